@@ -238,7 +238,7 @@ def _stack_questions(
         contents = model.keep(kind, contents, fits, "choices without the texts whose characters are counted")
         contents = [q._replace(values=[x / len(c) for x, c in zip(q.values, q.choices, strict=True)]) for q in contents]
     tasks = [fields.get("task") for _, fields in model.lines[kind]]
-    places = [read_index(q) if isinstance(q.target, int) else read_text(q) for q in contents]
+    places = [read_text(q) if isinstance(q.target, str) else read_index(q) for q in contents]
     for task in dict.fromkeys(tasks) if kind == "log-likelihoods" else ():  # whose files hold targets as strings
         rows = [i for i, other in enumerate(tasks) if other == task]
         for i, place in zip(rows, find_right_choices([contents[i] for i in rows]), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array as CArray
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from kcalib._input.columns import FileError
 from kcalib._input.sparse import LEAST_REST, SparseProbabilities
-from kcalib.streaming.language_models.questions import UNKNOWN, UnfitError, stack_rows
+from kcalib.streaming.language_models.questions import UNKNOWN, UnfitError
 
 Position = tuple[Hashable, Mapping[Any, float]]  # the observed token, and log-probabilities by token
 
@@ -17,11 +18,12 @@ Position = tuple[Hashable, Mapping[Any, float]]  # the observed token, and log-p
 class Text(NamedTuple):
     """The positions of one text that have predictions."""
 
-    places: list[int]  # in the text
-    labels: list[int]  # ids of the observed tokens
-    ids: list[list[int]]  # of predicted tokens, the most likely first
-    logs: list[list[float]]  # their log-probabilities
     n_first: int  # positions that nothing predicts
+    places: CArray[int]  # in the text
+    labels: CArray[int]  # ids of the observed tokens
+    lengths: CArray[int]  # numbers of predicted tokens
+    ids: CArray[int]  # theirs, of each position the most likely first
+    logs: CArray[float]  # their log-probabilities
 
 
 def find_positions(body: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> list[Position | None] | None:
@@ -62,14 +64,16 @@ def number_tokens(positions: Sequence[Position | None], vocabulary: dict[Hashabl
         return token if isinstance(token, int) else vocabulary.setdefault(token, len(vocabulary))
 
     predicted = [(place, *position) for place, position in enumerate(positions) if position]
-    text = Text([], [], [], [], len(positions) - len(predicted))
+    n_first = len(positions) - len(predicted)
+    text = Text(n_first, CArray("q"), CArray("q"), CArray("q"), CArray("q"), CArray("d"))
     for place, observed, entries in predicted:
         # Of tied tokens the observed one comes last: added to the k most likely ones, it is not among them.
         ranked = sorted(entries.items(), key=lambda entry: (-entry[1], entry[0] == observed))
         text.places.append(place)
         text.labels.append(number(observed))
-        text.ids.append([number(token) for token, _ in ranked])
-        text.logs.append([float(log) if log > UNKNOWN else -np.inf for _, log in ranked])
+        text.lengths.append(len(ranked))
+        text.ids.extend(number(token) for token, _ in ranked)
+        text.logs.extend(log if log > UNKNOWN else -np.inf for _, log in ranked)
     return text
 
 
@@ -80,10 +84,13 @@ def stack_texts(texts: Sequence[Text]) -> tuple[np.ndarray, SparseProbabilities,
     and calibrated models would fail. So k is the length of rows whose least likely token is not the observed one, and
     longer rows are cut.
     """
-    labels = np.asarray([label for text in texts for label in text.labels], np.int64)
-    ids = stack_rows([row for text in texts for row in text.ids], -1).astype(np.int64)
-    logs = stack_rows([row for text in texts for row in text.logs], -np.inf)
-    lengths = np.asarray([len(row) for text in texts for row in text.ids])
+    labels, lengths, all_ids, all_logs = (
+        np.concatenate([np.asarray(getattr(text, name)) for text in texts])
+        for name in ("labels", "lengths", "ids", "logs")
+    )
+    is_entry = np.arange(lengths.max()) < lengths[:, None]
+    ids, logs = np.full(is_entry.shape, -1), np.full(is_entry.shape, -np.inf)
+    ids[is_entry], logs[is_entry] = all_ids, all_logs
     number = np.repeat(np.arange(len(texts)), [len(text.labels) for text in texts])
     longest = np.zeros(len(texts), np.int64)
     np.maximum.at(longest, number, lengths * (ids[np.arange(len(ids)), lengths - 1] != labels))

@@ -109,13 +109,8 @@ def ucme(
     For k M the summand is :math:`k(p_{T_j}, p_i)\, (M e_i)_{y_{T_j}}` with residuals :math:`e_i`: time O(J n m),
     memory O((n + J) m).
 
-    Random locations: with ``rng = numpy.random.default_rng(seed)`` the predictions of J samples,
-    ``rng.choice(n, J, replace=J > n)``, each with a label drawn from that prediction (the number of classes whose
-    cumulative probabilities are at most ``rng.uniform(size=J)``; of distributions, their
-    ``sample(1, seed=rng.integers(2**63))``). They depend on `y_pred` but not on `y_true`, so
-    that the differences have mean 0 for a calibrated model. Where the predictions are is where a model can be
-    told from a calibrated one. Their random numbers come from the host, so that they
-    are the same for every array library.
+    Random locations are the predictions of J samples, each with a label drawn from that prediction: they depend on
+    `y_pred` but not on `y_true`, so that the differences have mean 0 for a calibrated model.
 
     References
     ----------

@@ -95,16 +95,10 @@ class ForecastState(ForecastResults, ModelState):
     intervals and the quantile calibration error are those of all samples: PIT values are counted up to each of the
     levels that they are of.
 
-    The test of predicted numbers is the adaptive one: sums of functions of PIT values, of the observed targets and of
-    those of each draw, take 240 bytes a draw and some 8 microseconds a row. With draws of the kernels' blocks it is
-    that of `kcalib.calibration_test` with ``kcalib.methods.Adaptive(n_resamples, n_columns)`` and the same kernels and
-    seed: the same draws, and blocks to rounding, where rows are numbered from 0 on. The kernels' blocks of ``Samples``
-    and of counts differ where the target kernel has few exact features, which are taken in memory, and those of
-    distributions with thousands of counts. Vectors have no PIT values, and the test of the kernel.
-
-    Wasserstein distances of counts are those of means of quantile functions over some 400 cells of levels, finer
-    towards both ends: too small by some hundredths of a count. Of distributions with more than 2048 counts on a side of
-    the mean it is one quantile in each cell.
+    The test of predicted numbers is the adaptive one; with draws of the kernels' blocks it is that of
+    `kcalib.calibration_test` with ``kcalib.methods.Adaptive(n_resamples, n_columns)`` and the same kernels and seed,
+    where rows are numbered from 0 on. Vectors have no PIT values, and the test of the kernel. The user guide has the
+    details in "Formulas of intervals and tests".
 
     Phases of features are products of frequencies and values: where targets are a million bandwidths from 0, they have
     ten digits. Subtract a constant from targets and predictions then.

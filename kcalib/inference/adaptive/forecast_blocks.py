@@ -48,17 +48,8 @@ N_SUMS = 2 + N_BINS + len(COVERAGES) + 1
 SECOND = 2**63  # stream of what PIT values of drawn targets are randomised with
 # Drawn by quantiles: PIT values are the uniform numbers.
 INVERTED = (
-    Normal,
-    Laplace,
-    StudentT,
-    LogNormal,
-    Poisson,
-    NegativeBinomial,
-    Quantiles,
-    Censored,
-    Truncated,
-    ZeroInflated,
-)
+    Normal, Laplace, StudentT, LogNormal, Poisson, NegativeBinomial, Quantiles, Censored, Truncated, ZeroInflated,
+)  # fmt: skip
 COARSE = 1e-3  # rounding of a number in standard deviations above which its PIT value is not that of the exact one
 DRAWS_AT_ONCE = 2**24  # targets
 

@@ -162,25 +162,6 @@ class ForecastResults(StateResults):
         -----
         AntiConservativeWarning
             As `calibration_test`.
-
-        Notes
-        -----
-        Time and memory do not depend on the number of samples: those of the sums, and O(rows^2 columns) for the rows
-        that the state keeps, at most 1024.
-
-        Examples
-        --------
-        >>> import numpy as np, kcalib
-        >>> from kcalib.distributions import Normal
-        >>> rng = np.random.default_rng(1)
-        >>> mean = rng.normal(size=3000)
-        >>> y = mean + rng.normal(size=3000)
-        >>> state = kcalib.streaming.ForecastState(n_columns=64)
-        >>> for rows in np.split(np.arange(3000), 30):
-        ...     state = state.update(y[rows], Normal(mean[rows], np.full(100, 0.6)))
-        >>> result = state.result()
-        >>> result.verdict.partition(":")[0], round(result.interval_coverage, 2)
-        ('miscalibrated, over-confident', 0.68)
         """
         check_fraction("level", level)
         check_tolerance(tolerance)

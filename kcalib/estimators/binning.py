@@ -239,7 +239,8 @@ def column_bins(
 ) -> tuple[ReliabilityBins, ...]:
     """Return the bins of each column, of its values above `threshold` if there is one."""
     if binning.rule == "uniform":
-        _check_room(columns.values.shape[1], binning.n_bins)
+        n_columns, n_bins = columns.values.shape[1], binning.n_bins
+        check_memory(48 * n_columns * n_bins, None, f"sums of {n_columns} x {n_bins} bins", "use fewer bins")
         if threshold is None:
             return _bins_of_width(columns, binning, threads)
     if threshold is not None or columns.weight is not None:
@@ -250,10 +251,6 @@ def column_bins(
         return tuple(over_columns(columns, work, threads))
     xp, hits = arrays.namespace(columns.values), _hits(columns)
     return tuple(over_columns(columns, lambda j, values: _sorted_bins(xp.sort(values), hits(j), binning), threads))
-
-
-def _check_room(n_columns: int, n_bins: int) -> None:
-    check_memory(48 * n_columns * n_bins, None, f"sums of {n_columns} x {n_bins} bins", "use fewer bins")
 
 
 def _bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[ReliabilityBins, ...]:

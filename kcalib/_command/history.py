@@ -1,6 +1,6 @@
 """`kcalib history`: the calibration of models over their releases, from what `kcalib evaluate --json` printed for each.
 
-Files are read and checked here, and become `report.history.Release`s: rows of a table, of JSON or CSV, and a picture.
+Files are read and checked here, and become `report.figures.Release`s: rows of a table, of JSON or CSV, and a picture.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kcalib._command.tables import format_table, terminal_width, wrap_lines
 from kcalib._input.columns import FileError
 from kcalib.report import figures
 from kcalib.report.diagrams import require_matplotlib
-from kcalib.report.history import Release, draw_history
+from kcalib.report.figures import Release, draw_history
 from kcalib.report.summary import format_pvalue
 
 # Numbers of a model apart from its SKCE, by their names in JSON: the header, and how a table shows them.

@@ -11,7 +11,7 @@ from kcalib._backend.options import check_integer
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, Quantiles, Samples
 from kcalib.estimators.forecasts.quantile_calibration import pit_values
-from kcalib.recalibration._forecasts import ForecastRecalibrator
+from kcalib.recalibration._recalibrator import ForecastRecalibrator
 
 __all__ = ["QuantileRecalibration"]
 

@@ -11,8 +11,7 @@ from kcalib._backend import arrays
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, Laplace, MultivariateNormal, Normal, PowerExponential, Samples
 from kcalib.recalibration._families import temper
-from kcalib.recalibration._forecasts import ForecastRecalibrator
-from kcalib.recalibration._recalibrator import check_flag
+from kcalib.recalibration._recalibrator import ForecastRecalibrator, check_flag
 from kcalib.recalibration.quantile_recalibration import has_levels
 
 __all__ = ["ScaleCalibration"]

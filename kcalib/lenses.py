@@ -388,18 +388,16 @@ class Groups(Lens):
 
     def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
         xp = arrays.namespace(p)
-        number = np.empty(p.shape[1], dtype=np.int64)
-        sums = []
-        for g, members in enumerate(self.groups):
-            number[list(members)] = g
-            sums.append(xp.sum(xp.take(p, arrays.like(members, labels, dtype=labels.dtype), axis=1), axis=1))
-        return xp.take(arrays.like(number, labels), labels, axis=0), xp.stack(sums, axis=1)
+        columns = [arrays.like(members, labels, dtype=labels.dtype) for members in self.groups]
+        sums = [xp.sum(xp.take(p, members, axis=1), axis=1) for members in columns]
+        return xp.take(arrays.like(self._number(), labels), labels, axis=0), xp.stack(sums, axis=1)
 
     def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
-        number = np.empty(rows.n_classes, dtype=np.int64)
-        for g, members in enumerate(self.groups):
-            number[list(members)] = g
-        return _add_groups(labels, rows, number, len(self.groups), first, "the groups")
+        return _add_groups(labels, rows, self._number(), len(self.groups), first, "the groups")
+
+    def _number(self) -> np.ndarray:
+        """Return the group of each class."""
+        return np.repeat(np.arange(len(self.groups)), [*map(len, self.groups)])[np.argsort(np.concatenate(self.groups))]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from kcalib._backend.options import SEED
 from kcalib._input.classes import SORTED_LABELS, Classes
 from kcalib._input.frames import categories_of, column_names
 from kcalib._input.labels import Classification, Names, prepare
+from kcalib._input.sparse import SparseProbabilities
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
@@ -285,6 +286,13 @@ def _(y_pred: Classification, y_true: Any, sample_weight: Any, options: StateOpt
     if not (is_named or options.classes in (None, data.class_names)):
         data = _prepared(y_true, y_pred.probabilities, options, threads)  # of arrays without names
     return _batch_of(in_order(data, options.classes), np.ones(data.n), y_pred.input_epsilon)
+
+
+@_checked.register
+def _(y_pred: SparseProbabilities, y_true: Any, *_: Any) -> Batch:
+    raise TypeError(
+        "`y_pred` is SparseProbabilities, but states take dense rows; kcalib.evaluate adds up millions of sparse ones"
+    )
 
 
 def _batch_of(data: Classification, weights: Array, epsilon: float) -> Batch:

@@ -599,7 +599,7 @@ EXPECTED = {
         cumulative_calibration_error
         hosmer_lemeshow_test logistic_recalibration observed_expected_ratio spiegelhalter_test
         squared_calibration_error streaming target_kernels ucme interval_score quantile_scores weighted_interval_score
-        worst_groups
+        worst_groups SparseProbabilities
     """,
     NO_ARRAYS: """
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval
@@ -609,7 +609,7 @@ EXPECTED = {
         ModelDifference ModelValue MultilabelEvaluation
         QuantileCalibration QuantileScores ReliabilityBins ReliabilityDiagram SKCEResult
         CumulativeCalibrationError
-        SparseProbabilities ToleranceWarning UCMEResult WorstGroups __version__ laws methods
+        ToleranceWarning UCMEResult WorstGroups __version__ laws methods
     """,
 }
 

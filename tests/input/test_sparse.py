@@ -207,6 +207,8 @@ def test_what_needs_all_classes_is_refused_with_a_remedy() -> None:
             function(y, p, classes=range(90))
     with pytest.raises(ValueError, match=r"`metrics` .* pass a `lens`"):
         kcalib.evaluate(y, p, metrics="clinical")
+    with pytest.raises(TypeError, match=r"states take dense rows; kcalib.evaluate"):
+        kcalib.streaming.CalibrationState(90).update(y, p)
     with pytest.raises(TypeError, match=r"does not have the probabilities of all classes"):
         kcalib.evaluate(y, p, multilabel=True)
     with pytest.raises(ValueError, match=r"pass lens=.* and dense rows to others"):

@@ -256,7 +256,12 @@ def join_cells(weights: np.ndarray, n_bins: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class TemperatureSums(Sums):
-    """Sums of the five terms for each of the exponents."""
+    """Sums of the five terms for each of the exponents: for bounds that need no samples.
+
+    With l = log p and its mean under p, the sum of log sum_k p_k exp(theta l_k) - theta mean is the cumulant generating
+    function of the temperature's score. What labels say of the classes that the map to p^t / sum p^t raises is evidence
+    of an error as large as its change.
+    """
 
     _stored: ClassVar = {"sums": "temperature_maps"}
 

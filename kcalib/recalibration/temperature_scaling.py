@@ -1,6 +1,6 @@
 """Temperature scaling: `TemperatureScaling` checks its parameters and input, fits, and gives back what it was given.
 
-What is scaled is `_scalable`'s, the search for the best temperature that of `_search` and `_skce`.
+What is scaled is `_scalable`'s, the search for the best temperature that of `_search`, or the one of the lowest SKCE.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 // Poisson draws on a GPU: those of numpy.random.Generator.poisson, from the same uniform numbers.
 //
-// kcalib/distributions/poisson.py compiles this text, brings the uniform numbers, and calls it until all is drawn. A draw
+// kcalib/distributions/counts.py compiles this text, brings the uniform numbers, and calls it until all is drawn. A draw
 // takes as many numbers as it needs, so one thread makes them one after the other. Below a rate of 10 uniform numbers
 // are multiplied; from there on it is Hoermann's transformed rejection (The transformed rejection method for generating
 // Poisson random variables, 1993).

@@ -424,7 +424,8 @@ def _bennett_tail(score: float, variance: float, n_classes: int) -> float:
 def map_bound(sums: TemperatureSums, n: int, level: float) -> float:
     """Return a lower limit of the root mean square of the total variation over the predictions of n samples.
 
-    The limit is exceeded with at most about the probability `level`.
+    It is that of `witness_bound` with the functions TV 1{q > p} of fixed maps q in place of a fitted one, at a share of
+    the `level` each.
     """
     of_maps = sums.sums.to_float()[[EXPONENTS.index(t) for t in MAPS]]
     _, total, squares, null_variance, distances = of_maps.T

@@ -185,13 +185,7 @@ class UnknownError(ValueError):
 
 
 def describe(value: Any, name: str) -> Any:
-    """Return `value` as JSON has it.
-
-    Raises
-    ------
-    TypeError
-        If it is, or holds, an object that is none of kcalib's; the message calls the value `name`.
-    """
+    """Return `value` as JSON has it, without `eval`: objects of kcalib by class and fields, matrices by their bytes."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, np.generic):

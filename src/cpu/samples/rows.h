@@ -1,5 +1,5 @@
 // Passes over the samples, one each: what `_input.labels` asks of all values, and what `_packing` and
-// `_pairs.backends/diagonal.py` compute from each row. All are bound by memory, so none writes what it need not.
+// `_pairs/backends/base.py` compute from each row. All are bound by memory, so none writes what it need not.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Sums over predictions p and their images p^t / sum p^t under maps of the temperature. Called by
-// kcalib/_pairs/temperature_sums.py through _native.
+// kcalib/_pairs/label_cells.py through _native.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace kcalib {
 // that q raises, whose probability is P and of which the label's is or is not one, sums over the rows of
 // log(sum_k p_k exp(theta l_k)) - theta sum_k p_k l_k; x = TV (1 or 0 - P); x^2; TV^2 P (1 - P); TV^2.
 constexpr int64_t TEMPERATURE_SUMS = 5, N_EXPONENTS = 14;
-// t; those of kcalib/_pairs/temperature_sums.py.
+// t; those of kcalib/_pairs/label_cells.py.
 constexpr double EXPONENTS[N_EXPONENTS] = {1. / 8,   1. / 4,   1. / 2,  3. / 4, 7. / 8, 15. / 16, 31. / 32,
                                            33. / 32, 17. / 16, 9. / 8, 5. / 4, 3. / 2, 2,        3};
 

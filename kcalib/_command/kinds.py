@@ -14,7 +14,7 @@ from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, curve_of
 from kcalib.estimators.forecasts.quantities import levels_of
 from kcalib.estimators.reliability import ClassDiagram, ReliabilityDiagram, diagram_of, worst_classes_of
-from kcalib.lenses import Canonical, Confidence, TopLabel
+from kcalib.lenses import Canonical, Confidence, Lens, TopLabel
 from kcalib.report import figures
 from kcalib.report.diagrams import require_matplotlib
 from kcalib.streaming import CalibrationState, ForecastState
@@ -34,10 +34,16 @@ def check_options(data: Data, arguments: argparse.Namespace) -> None:
     if isinstance(data, Forecasts):
         check_dimensions(data.n_dims, arguments)
         check_for_forecasts(arguments)
-    elif data.lens == Confidence() and arguments.lens not in (Canonical(), Confidence()):
-        raise FileError("holds confidences, which are a lens of their own; leave out --lens")
+    else:
+        check_confidences(data.lens, arguments)
     if arguments.command != "compare":  # where one of the models may be something else
         check_fair(type(data.prediction).__name__ if isinstance(data, Forecasts) else None, arguments)
+
+
+def check_confidences(lens: Lens, arguments: argparse.Namespace) -> None:
+    """Refuse a lens on confidences, which have their own."""
+    if lens == Confidence() and arguments.lens not in (Canonical(), Confidence()):
+        raise FileError("holds confidences, which are a lens of their own; leave out --lens")
 
 
 def check_fair(prediction: str | None, arguments: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from kcalib._backend.files import FileBusyError
 from kcalib._command.arguments import STATE_OPTIONS, STREAMED_FROM, get_state_options, make_kernel
 from kcalib._command.files import STDIN, open_file
 from kcalib._command.jobs import Job, Model, check_same_kind, translate, translate_errors
-from kcalib._command.kinds import check_dimensions, check_fair, check_for_forecasts, draw_state
+from kcalib._command.kinds import check_confidences, check_dimensions, check_fair, check_for_forecasts, draw_state
 from kcalib._command.method_options import flag
 from kcalib._command.streams import report
 from kcalib._input.columns import FileError
@@ -22,7 +22,7 @@ from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
 from kcalib.distributions import MultivariateNormal
 from kcalib.evaluation_results import ForecastEvaluation
-from kcalib.lenses import Confidence
+from kcalib.lenses import CANONICAL
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, run
 from kcalib.streaming.language_models.source import LOGS
 from kcalib.streaming.sources.opening import suffix_of
@@ -45,6 +45,7 @@ def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
     if samples.prediction is not None:
         check_for_forecasts(arguments)
     check_fair(samples.prediction, arguments)
+    check_confidences(getattr(samples, "lens", CANONICAL), arguments)
     if samples.prediction == MultivariateNormal.__name__:
         raise FileError(
             "holds multivariate normal distributions with covariances, whose Wasserstein distances are not those of "
@@ -58,8 +59,8 @@ def make_state(kind: type[State], samples: Source, arguments: argparse.Namespace
     options = get_state_options(arguments) | more | {"threads": arguments.threads}
     if getattr(samples, "clusters", None) is not None:
         options["clusters"] = True
-    if (log := getattr(getattr(samples, "layout", None), "log", None)) is not None and log.lens == Confidence():
-        options["lens"] = log.lens
+    if (lens := getattr(samples, "lens", CANONICAL)) != CANONICAL:
+        options["lens"] = lens
     if samples.prediction is None:
         options["n_classes"] = samples.n_classes
     else:

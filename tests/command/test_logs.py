@@ -115,8 +115,9 @@ def test_options(logs, capsys, tmp_path):
     ):
         ran("evaluate", logs / "good.jsonl", *options, code=1)
         assert message in error_line(capsys)
-    ran("evaluate", logs / "confident.jsonl", "--lens", "top-label", code=1)
-    assert error_line(capsys).endswith("holds confidences, which are a lens of their own; leave out --lens")
+    for more in ([], ["--stream"]):
+        ran("evaluate", logs / "confident.jsonl", "--lens", "top-label", *more, code=1)
+        assert error_line(capsys).endswith("holds confidences, which are a lens of their own; leave out --lens")
     (tmp_path / "a.csv").write_text("p,y\n0.5,1\n")
     ran("evaluate", tmp_path / "a.csv", "--per-character", code=1)
     assert error_line(capsys).endswith("--per-character is for logs of lm_eval; leave it out")

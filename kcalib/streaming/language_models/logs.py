@@ -199,8 +199,7 @@ def _finish(model: _Model, options: LogOptions) -> ModelForecasts:
     read_as, of_samples = "", {}
     if kind == "tokens":
         model.unused["the first token of a text, which nothing predicts"] += sum(text.n_first for text in contents)
-        contents = model.keep(kind, contents, [bool(text.labels) for text in contents], "a text without predictions")
-        if contents:
+        if any(text.labels for text in contents):
             true, pred, number, k = stack_texts(contents)
             places = np.asarray([place for text in contents for place in text.places])
             of_samples, read_as = {"text": number, "position": places}, f"the {k} most likely tokens of texts"

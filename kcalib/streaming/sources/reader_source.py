@@ -22,7 +22,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._input.source import Source, check_of_classes
 from kcalib.distributions import Distribution
-from kcalib.lenses import Lens
+from kcalib.lenses import CANONICAL, Lens
 from kcalib.streaming._forecasts.families import FIELDS, Family
 from kcalib.streaming._options import SharedOptions, StateOptions
 from kcalib.streaming.comparison import ComparisonState
@@ -75,6 +75,11 @@ class ReaderSource(Source):
         if self.prediction is not None:
             raise ValueError(f"the source has {self.prediction} distributions, which have no classes")
         return max(2, self.n_columns)
+
+    @property
+    def lens(self) -> Lens:
+        """The lens of states without one of their own: that of confidences in a log of a language model."""
+        return CANONICAL if self.layout.log is None else self.layout.log.lens
 
     @property
     def n_columns(self) -> int:
@@ -198,6 +203,7 @@ class ReaderSource(Source):
             options = {name: value for name, value in options.items() if (name, value) != ("n_resamples", 0)}
             options["clusters"] = True
         if self.prediction is None:
+            options["lens"] = options.get("lens") or self.lens
             state = CalibrationState(self.n_classes, **options)
         else:
             check_of_classes(self.prediction, lens=options.pop("lens", None))

@@ -275,8 +275,15 @@ def test_lines_of_another_kind_and_hostile_ones(tmp_path):
         source(tmp_path / "none.jsonl")
 
 
-def test_sources():
+def test_sources(tmp_path):
     """The samples of a file, a field of them as clusters, and options that a log does not have."""
+    lines = [{"confidence": x / 40, "correct": x % 3 > 0} for x in range(1, 40)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    expected = kcalib.evaluate(
+        [x["correct"] for x in lines], [x["confidence"] for x in lines], lens=Confidence(), seed=0
+    )
+    streamed = kcalib.evaluate(source(tmp_path / "log.jsonl"), seed=0)
+    assert (streamed.accuracy, streamed.confidence_from) == (expected.accuracy, "as given")
     samples, log = source(SAMPLES), read_one(SAMPLES)
     y, p = samples.read(0, 6)
     assert np.array_equal(y, log.y_true) and np.array_equal(p, log.y_pred) and samples.n_classes == 5

@@ -10,7 +10,7 @@ them, and of the predictions themselves; with w = dP / dQ, and R draws from Q,
 
 has P(p <= a) <= a for every a and R, whatever Q is, as long as it knows nothing of the labels (Harrison 2012,
 Conservative hypothesis tests and confidence intervals using importance sampling): it is made from the predictions and a
-seed. How good it is decides how far below 1 / (R + 1) the p-value goes. `exact` calls `tilted_tail`, for `beyond_draws`.
+seed. How good it is decides how far below 1 / (R + 1) the p-value goes. `exact` calls `tilted_tail`.
 """
 
 from __future__ import annotations

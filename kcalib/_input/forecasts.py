@@ -201,12 +201,6 @@ def prepare(
 
     `y_pred` is a `Distribution`, or what `as_forecast` makes one of. All else is for
     `_input.labels.prepare`, whose parameters the others are, and so are class probabilities in a `Categorical`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `_input.labels.prepare`; if the targets' shape is not that of the distributions, if one is not finite or
-        outside their support, or for an option that distributions do not have.
     """
     if type(y_pred) is not np.ndarray:
         y_pred = as_forecast(y_true, y_pred)

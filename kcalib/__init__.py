@@ -31,6 +31,7 @@ __all__ = [
     "Band",
     "BrierDecomposition",
     "CKCEResult",
+    "CalibrationCurve",
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
@@ -77,6 +78,7 @@ __all__ = [
     "ence",
     "evaluate",
     "hosmer_lemeshow_test",
+    "integrated_calibration_index",
     "interval_score",
     "jkce",
     "kde_calibration_error",
@@ -142,6 +144,7 @@ if TYPE_CHECKING:
     from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
     from kcalib.estimators.canonical_ece import canonical_ece
     from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
+    from kcalib.estimators.clinical.curve import CalibrationCurve, integrated_calibration_index
     from kcalib.estimators.clinical.logistic import LogisticRecalibration, logistic_recalibration
     from kcalib.estimators.clinical.observed_expected import (
         GoodnessOfFit,
@@ -201,6 +204,7 @@ else:  # to a type checker names are unknown that are not there
         "estimators.brier": "BrierDecomposition brier_decomposition",
         "estimators.canonical_ece": "canonical_ece",
         "estimators.ckce": "ToleranceWarning ckce jkce",
+        "estimators.clinical.curve": "CalibrationCurve integrated_calibration_index",
         "estimators.clinical.logistic": "LogisticRecalibration logistic_recalibration",
         "estimators.clinical.observed_expected": "GoodnessOfFit ObservedExpectedRatio hosmer_lemeshow_test "
         "observed_expected_ratio spiegelhalter_test",

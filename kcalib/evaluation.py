@@ -48,7 +48,7 @@ from kcalib.estimators.scores import (
     top_label,
     weighted_mean,
 )
-from kcalib.evaluation_metrics import check_metrics, compute_metrics
+from kcalib.evaluation_metrics import METRICS, check_metrics
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.method import Adaptive
@@ -376,6 +376,8 @@ def evaluation_of(
     """Evaluate checked data; other options are those of `measure`."""
     if metrics and not data.has_classes:
         raise OptionError("metrics", f"is for class probabilities, but `y_pred` holds {data.noun}; leave it out")
+    if metrics and isinstance(getattr(data, "lens", None), Buckets):
+        raise OptionError("metrics", "is for classes, not for buckets of them; pass lens=kcalib.lenses.TopLabel()")
     if metrics and options.get("clusters") is not None:
         raise OptionError(
             "metrics", "has intervals and p-values of independent samples, not of `clusters`; leave it out"
@@ -385,8 +387,8 @@ def evaluation_of(
     evaluation = _evaluation(data, measured, seed, N_BINS if n_bins is None else n_bins, fair)
     if not metrics:
         return evaluation
-    chosen = compute_metrics(metrics, cast("Classification", data), 1 - measured.level, seed)
-    return replace(cast("Evaluation", evaluation), metrics=chosen)
+    results = {name: METRICS[name](cast("Classification", data), 1 - measured.level, seed) for name in metrics}
+    return replace(cast("Evaluation", evaluation), metrics=results)
 
 
 @singledispatch

@@ -102,6 +102,12 @@ def plot_cumulative(result: Any, ax: Any) -> Any:
     return _plot(result, ax, labels, None, _draw_cumulative, None, True)
 
 
+def plot_curve(curve: Any, ax: Any, color: Any, histogram: bool, legend: bool) -> Any:
+    """Draw what `kcalib.CalibrationCurve.plot` returns."""
+    labels = ("predicted probability", "observed frequency", "share")
+    return _plot(curve, ax, labels, color, draw_smooth_curve, draw_outcomes if histogram else None, legend)
+
+
 def _plot(
     diagram: Any,
     ax: Any,
@@ -263,7 +269,7 @@ def _draw_regression(axes: Any, diagram: Any, color: Any, band: Any, span: tuple
     axes.plot(x.T, y.T, color=color, linewidth=2.6, solid_capstyle="round", zorder=4)
 
 
-def _draw_curve(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
+def _draw_smooth_curve(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
     x = np.clip(diagram.confidence, *span)
     if diagram.consistency_band is not None:
         limits = (np.clip(limit, *span) for limit in diagram.consistency_band)
@@ -334,6 +340,64 @@ def _draw_cumulative(axes: Any, result: Any, color: Any) -> list[Any]:
     axes.set(xlim=(0, 1))
     simplify_axes(axes, tones)
     return handles
+
+
+def draw_smooth_curve(axes: Any, curve: Any, color: Any) -> list[Any]:
+    """Draw the smooth curve with its band, the groups with their intervals, and a box of numbers."""
+    from matplotlib.lines import Line2D
+
+    tones, used = Tones.of(axes), curve.groups.count > 0
+    _diagonal(axes, (0, 1), tones)
+    axes.fill_between(curve.points, *np.clip(curve.band, 0, 1), color=color, alpha=BAND, linewidth=0, zorder=1)
+    axes.plot(curve.points, np.clip(curve.curve, 0, 1), color=color, linewidth=1.8, zorder=3)
+    x, grey = curve.groups.confidence[used], tones.grey(DIAGONAL)
+    axes.vlines(x, *(limit[used] for limit in curve.groups.confidence_band), color=grey, linewidth=1.0, zorder=4)
+    axes.scatter(x, curve.groups.frequency[used], 22, color=grey, marker="^", zorder=5, clip_on=False)
+    is_below = bool(np.mean(curve.curve - curve.points) < 0)
+    place = {"x": 0.03, "y": 0.97, "va": "top"} if is_below else {"x": 0.97, "y": 0.03, "va": "bottom", "ha": "right"}
+    box = {"facecolor": tones.paper, "edgecolor": tones.grey(BAND), "boxstyle": "round"}
+    text = "\n".join(_numbers_of(curve))
+    axes.text(s=text, **place, transform=axes.transAxes, fontsize=7.5, bbox=box, zorder=6, linespacing=1.4)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    simplify_axes(axes, tones)
+    axes.set_xticks(*TICKS)
+    axes.set_yticks(*TICKS)
+    level = f"{100 * curve.confidence_level:g} %"
+    return [
+        Line2D([], [], color=color, linewidth=1.8, label=f"smooth curve (loess), {level} band"),
+        Line2D([], [], color=grey, marker="^", linewidth=1.0, label=f"groups of equal size, {level} intervals"),
+    ]
+
+
+def _numbers_of(curve: Any) -> list[str]:
+    """Return the lines of the box: what there is of O/E and the line of log-odds, and the distances."""
+    line, ratio = curve.line, curve.ratio
+    numbers = [] if ratio is None else [("O/E", ratio.value, ratio.interval)]
+    if line is not None:
+        numbers += [
+            ("in the large", line.calibration_in_the_large, line.calibration_in_the_large_interval),
+            ("slope", line.slope, line.slope_interval),
+        ]
+    numbers.append(("ICI", curve.value, curve.interval))
+    distances = f"E50 {curve.e50:.3f}, E90 {curve.e90:.3f}, Emax {curve.e_max:.3f}"
+    shown = [f"{name} {value:.3f} [{low:.3f}, {high:.3f}]" for name, value, (low, high) in numbers]
+    return [f"n = {curve.n_samples}", *shown, distances]
+
+
+def draw_outcomes(axes: Any, curve: Any, color: Any) -> None:
+    """Draw the histogram of the predictions of events above, of others below."""
+    tones, edges = Tones.of(axes), np.linspace(0, 1, curve.histogram.shape[1] + 1)
+    for heights, shade, name, y in zip(
+        (-curve.histogram[0], curve.histogram[1]), (tones.grey(DIAGONAL), color), ("no", "event"), (0.05, 0.8)
+    ):
+        axes.bar(edges[:-1], heights, np.diff(edges), align="edge", color=shade, edgecolor=tones.paper, linewidth=0.5)
+        axes.text(0.99, y, name, transform=axes.transAxes, ha="right", fontsize=7.5)
+    highest = 1.1 * float(np.max(curve.histogram))
+    axes.set(xlim=(0, 1), ylim=(-highest, highest))
+    axes.axhline(0, color=tones.grey(DIAGONAL), linewidth=0.8)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.2g}")
+    axes.set_xticks(*TICKS)
+    simplify_axes(axes, tones)
 
 
 def is_below(curve: Any) -> bool:

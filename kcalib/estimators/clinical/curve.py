@@ -1,0 +1,254 @@
+"""A smooth calibration curve by loess, its distances from the diagonal (ICI, E50, E90, Emax), and its picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend.options import LARGEST_KEY, SEED, check_integer, check_seed
+from kcalib._backend.random import Weights
+from kcalib._input.labels import Classification, prepare
+from kcalib.estimators.bands import Band
+from kcalib.estimators.binning import bin_edges
+from kcalib.estimators.clinical.loess import Loess
+from kcalib.estimators.clinical.logistic import LogisticRecalibration, explain_no_line, log_odds_of, recalibration_of
+from kcalib.estimators.clinical.observed_expected import ObservedExpectedRatio, ratio_of
+from kcalib.estimators.event_bins import Sample
+from kcalib.estimators.reliability import HISTOGRAM_BINS, ReliabilityDiagram, check_level, diagram_of
+from kcalib.estimators.with_result import with_result
+from kcalib.lenses import Lens
+from kcalib.report import diagrams
+from kcalib.report.summary import Summarized
+from kcalib.results import ConfidenceInterval
+
+__all__ = ["CalibrationCurve", "integrated_calibration_index"]
+
+N_RESAMPLES = 999
+N_GROUPS = 10
+N_POINTS = 200  # of the curve that is kept
+MAX_CELLS = 1000  # of either label, that are resampled as one: more samples are put together by their predictions
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationCurve(Summarized):
+    """Frequencies of an event as a smooth function of its predicted probability; `plot` draws them."""
+
+    value: float  #: ICI: mean distance of the curve from the diagonal, over the samples
+    interval: ConfidenceInterval  #: of the ICI
+    e50: float  #: median distance
+    e50_interval: ConfidenceInterval  #: of E50
+    e90: float  #: the distance that 90 % of the samples do not exceed
+    e90_interval: ConfidenceInterval  #: of E90
+    e_max: float  #: largest distance
+    e_max_interval: ConfidenceInterval  #: of Emax
+    confidence_level: float  #: of intervals and band
+    n_resamples: int  #: draws of the Bayesian bootstrap
+    seed: int  #: of the draws
+    points: np.ndarray = field(repr=False)  #: 200 predictions, evenly spaced
+    curve: np.ndarray = field(repr=False)  #: the frequencies there, as loess has them: a little outside [0, 1], too
+    band: Band = field(repr=False)  #: limits of the curve at each point by itself
+    groups: ReliabilityDiagram = field(repr=False)  #: ten groups of equal mass, with exact intervals
+    histogram: np.ndarray = field(repr=False)  #: share of the weight by prediction, of others and events, shape (2, 20)
+    line: LogisticRecalibration | None = field(
+        repr=False
+    )  #: as of `kcalib.logistic_recalibration`; None where it raises
+    ratio: ObservedExpectedRatio | None = field(repr=False)  #: O / E; None where nothing is expected
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    n_samples: int  #: samples given
+
+    def __float__(self) -> float:
+        return self.value
+
+    def plot(self, ax: Any = None, *, color: str | None = None, histogram: bool = True, legend: bool = True) -> Any:
+        """Draw curve and band, groups, the diagonal, a box of numbers, and histograms of events and others below.
+
+        The picture of R's ``val.prob`` and ``CalibrationCurves``.
+
+        Parameters
+        ----------
+        ax, color, histogram, legend
+            As of `kcalib.ReliabilityDiagram.plot`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes of the curve.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; ``pip install 'kcalib[plot]'``.
+        ValueError
+            If a histogram is to be cut off from axes that are no cell of a grid.
+        """
+        return diagrams.plot_curve(self, ax, color, histogram, legend)
+
+
+@with_result
+def integrated_calibration_index(
+    needs_result: bool,
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_resamples: int = N_RESAMPLES,
+    confidence_level: float = 0.95,
+    seed: int | None = SEED,
+    sample_weight: Any = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Lens | None = None,
+) -> float | CalibrationCurve:
+    r"""Mean distance of a smooth calibration curve from the diagonal (ICI), with E50, E90, Emax, and a picture.
+
+    Parameters
+    ----------
+    y_true, y_pred, confidence_level, sample_weight, classes, from_logits, lens
+        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are fine.
+    n_resamples : int
+        Draws of the Bayesian bootstrap for the intervals of the result, at least 99.
+    seed : int, optional
+        Of the draws. None draws one, which the result reports.
+
+    Returns
+    -------
+    float
+        The ICI, in [0, 1] but for the smoother. ``integrated_calibration_index.result`` returns a
+        `kcalib.CalibrationCurve`, with the other distances, their intervals, and ``plot``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.logistic_recalibration` for its arguments; if an option is out of range.
+
+    Notes
+    -----
+    The curve is that of R's ``loess(y ~ p)``: span 0.75, degree 2, interpolated between vertices [1]_, [2]_, as in
+    ``CalibrationCurves``; ``Eavg``, ``E90`` and ``Emax`` of ``rms::val.prob`` come from ``lowess(p, y, iter = 0)``:
+    lines, span 2/3. As every smooth curve it is off by noise, too: the ICI of a calibrated model is above 0.
+
+    Intervals are made of R curves of the Bayesian bootstrap [3]_. The upper limit is a quantile of their distances from
+    the diagonal. The lower one is the estimate less a quantile of their distances from the curve, which by the
+    triangle inequality are all that noise can add (of E50 and E90 if the model is calibrated): of a calibrated model it
+    is 0 with the probability stated, where
+    percentiles of both sides, as published, never hold the true value 0. Vertices and spans stay as they are. Of more
+    than 1000 samples of a label neighbours are drawn together. Time O(n log n), memory O(n).
+
+    References
+    ----------
+    .. [1] P. C. Austin, E. W. Steyerberg. The Integrated Calibration Index (ICI) and related metrics for quantifying
+       the calibration of logistic regression models. Statistics in Medicine 38, 2019.
+    .. [2] W. S. Cleveland, E. Grosse. Computational methods for local regression. Statistics and Computing 1, 1991.
+    .. [3] D. B. Rubin. The Bayesian bootstrap. Annals of Statistics 9, 1981.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> p = np.linspace(0.01, 0.99, 200)
+    >>> y = np.random.default_rng(0).uniform(size=200) < p**2
+    >>> round(kcalib.integrated_calibration_index(y, p), 3)
+    0.163
+    >>> curve = kcalib.integrated_calibration_index.result(y, p)
+    >>> curve.interval.low < 1 / 6 < curve.interval.high, round(curve.e_max, 3)
+    (True, 0.297)
+    """
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, sample_weight=sample_weight)
+    n_resamples, level = check_integer("n_resamples", n_resamples, 99, 10**6), check_level(confidence_level)
+    seed = check_seed(seed, LARGEST_KEY)
+    if needs_result:
+        return curve_of(data, level, seed, n_resamples)
+    sample = _sorted(data)
+    return float(_estimate(sample, Loess.of(sample.confidence))[1][0, 0])
+
+
+def curve_of(
+    data: Classification, confidence_level: float, seed: int, n_resamples: int = N_RESAMPLES
+) -> CalibrationCurve:
+    """Return the result of `integrated_calibration_index` for checked data."""
+    sample, tail = _sorted(data), (1 - confidence_level) / 2
+    p, loess = sample.confidence, Loess.of(sample.confidence)
+    curve, estimates = _estimate(sample, loess)
+    points = np.linspace(p[0], p[-1], N_POINTS)
+    cells, sizes = _cells(sample)
+    within = Loess(cells.confidence, loess.vertices, loess.widths)
+    # Weights of cells are sums of exponential variables, by the cube of Wilson and Hilferty.
+    normals, nth = Weights("gaussian", len(sizes), n_resamples, seed).values(), 1 / (9 * sizes[:, None])
+    weights = cells.weight[:, None] * np.maximum(1 - nth + np.sqrt(nth) * normals, 0.0) ** 3
+    curves = within.fit(cells.event, weights)
+    drawn, noise = curves(cells.confidence), within.fit(cells.event, cells.weight)(cells.confidence)[:, None]
+    lower = estimates - np.quantile(_distances(drawn - noise, weights), 1 - tail, axis=0)
+    upper = np.quantile(_distances(drawn - cells.confidence[:, None], weights), 1 - tail, axis=0)
+    limits = np.stack([np.maximum(lower, 0.0)[0], np.maximum(upper, estimates)[0]])
+    intervals = [ConfidenceInterval(*pair) for pair in limits.T.tolist()]
+    edges, level = bin_edges(HISTOGRAM_BINS), {"confidence_level": confidence_level}
+    of_label = [np.where(sample.event == label, sample.weight, 0.0) for label in (0, 1)]
+    histogram = np.stack([np.histogram(p, edges, weights=weight)[0] for weight in of_label])
+    ici, e50, e90, e_max = estimates[0].tolist()
+    has_odds = p[0] > 0 and p[-1] < 1
+    has_line = has_odds and explain_no_line(log_odds_of(data), Sample.of(data).to_host().event) is None
+    return CalibrationCurve(
+        value=ici,
+        interval=intervals[0],
+        e50=e50,
+        e50_interval=intervals[1],
+        e90=e90,
+        e90_interval=intervals[2],
+        e_max=e_max,
+        e_max_interval=intervals[3],
+        confidence_level=confidence_level,
+        n_resamples=n_resamples,
+        seed=seed,
+        points=points,
+        curve=curve(points),
+        band=Band(*np.quantile(curves(points), [tail, 1 - tail], axis=1)),
+        groups=diagram_of(data, n_bins=N_GROUPS, binning="equal_mass", bands="confidence", **level),
+        histogram=histogram / np.sum(histogram),
+        line=recalibration_of(data, confidence_level) if has_line else None,
+        ratio=ratio_of(data, confidence_level) if p[-1] > 0 else None,
+        lens=str(data.lens),
+        n_samples=data.n,
+    )
+
+
+def _sorted(data: Classification) -> Sample:
+    """Return the samples that have a weight by ascending prediction."""
+    sample = Sample.of(data).to_host()
+    order = np.argsort(sample.confidence, kind="stable")
+    return Sample(sample.confidence[order], sample.event[order], sample.weight[order])
+
+
+def _estimate(sample: Sample, loess: Loess) -> tuple[Any, np.ndarray]:
+    """Return the curve, and its distances from the diagonal."""
+    curve = loess.fit(sample.event, sample.weight)
+    gaps = curve(sample.confidence) - sample.confidence
+    return curve, _distances(gaps[:, None], sample.weight[:, None])
+
+
+def _distances(gaps: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the mean, the median, the 90 % quantile and the largest of the gaps in each column, shape (r, 4)."""
+    rows = []
+    for gap, w in zip(np.abs(gaps.T), weight.T, strict=True):
+        order = np.argsort(gap)
+        ordered, before = gap[order], np.cumsum(w[order])
+        # Quantiles that interpolate as those of R and NumPy: shares of the weight before, of that of all but the last.
+        shares = np.concatenate([[0.0], before[:-1] / max(before[-2], 1e-300)]) if len(w) > 1 else np.zeros(1)
+        rows.append([gap @ w / before[-1], *np.interp([0.5, 0.9], shares, ordered), ordered[-1]])
+    return np.array(rows)
+
+
+def _cells(sample: Sample) -> tuple[Sample, np.ndarray]:
+    """Return samples, or neighbours of one label together, and their effective numbers."""
+    groups = np.empty(len(sample.event), dtype=np.int64)
+    for label in (0, 1):
+        of_label = np.flatnonzero(sample.event == label)
+        groups[of_label] = (
+            2 * (np.arange(len(of_label)) * min(MAX_CELLS, len(of_label)) // max(len(of_label), 1)) + label
+        )
+    _, index = np.unique(groups, return_inverse=True)
+    sums, squares, moments, events = (
+        np.bincount(index, sample.weight * values) for values in (1, sample.weight, sample.confidence, sample.event)
+    )
+    order = np.argsort(moments / sums, kind="stable")
+    cells = Sample((moments / sums)[order], np.round(events / sums)[order], sums[order])
+    return cells, (sums**2 / squares)[order]

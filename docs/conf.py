@@ -98,7 +98,7 @@ RESULTS = (
     "SquaredCalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "QuantileScores", "ForecastEvaluation",
     "FewErrors", "GroupCalibration", "WorstGroups", "RunStopped", "Score", "Scores", "Choice",
     "MultilabelEvaluation", "ModelForecasts", "LogisticRecalibration", "ObservedExpectedRatio", "GoodnessOfFit",
-    "CumulativeCalibrationError",
+    "CalibrationCurve", "CumulativeCalibrationError",
 )  # fmt: skip
 # What methods do is called by the functions that take them, not by users.
 CALLED_INSIDE = r"^kcalib\.methods\.\w+\.\w+"

@@ -48,7 +48,7 @@ from kcalib.estimators.scores import (
     top_label,
     weighted_mean,
 )
-from kcalib.evaluation_metrics import METRICS, check_metrics
+from kcalib.evaluation_metrics import check_metrics, compute_metrics
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.method import Adaptive
@@ -376,18 +376,15 @@ def evaluation_of(
     """Evaluate checked data; other options are those of `measure`."""
     if metrics and not data.has_classes:
         raise OptionError("metrics", f"is for class probabilities, but `y_pred` holds {data.noun}; leave it out")
-    if metrics and isinstance(getattr(data, "lens", None), Buckets):
-        raise OptionError("metrics", "is for classes, not for buckets of them; pass lens=kcalib.lenses.TopLabel()")
     if metrics and options.get("clusters") is not None:
-        raise OptionError(
-            "metrics", "has intervals and p-values of independent samples, not of `clusters`; leave it out"
-        )
+        option = options.get("cluster_option", "clusters")
+        raise OptionError("metrics", f"is for independent samples, but `{option}` is given; leave out either")
     measured = measure(data, seed=seed, **options)
     fair = fair or measured.test.method == Ranks.name
     evaluation = _evaluation(data, measured, seed, N_BINS if n_bins is None else n_bins, fair)
     if not metrics:
         return evaluation
-    results = {name: METRICS[name](cast("Classification", data), 1 - measured.level, seed) for name in metrics}
+    results = compute_metrics(metrics, cast("Classification", data), 1 - measured.level, seed)
     return replace(cast("Evaluation", evaluation), metrics=results)
 
 

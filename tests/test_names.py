@@ -66,11 +66,11 @@ def test_a_name_has_one_meaning(name):
 ESTIMATORS = [name for name in kcalib.__all__ if hasattr(getattr(kcalib, name), "result")]
 
 
-OF_TWO_CLASSES = {"observed_expected_ratio"}
+OF_TWO_CLASSES = {"integrated_calibration_index", "observed_expected_ratio"}
 
 
 def test_estimators():
-    assert len(ESTIMATORS) == 11
+    assert len(ESTIMATORS) == 12
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -121,6 +121,9 @@ SEEDED = {
     },
     "ckce, ConjugateGradient": lambda seed: kcalib.ckce.result(
         Y, P, method=kcalib.methods.ConjugateGradient(rank=5, seed=seed)
+    ),
+    "integrated_calibration_index": lambda seed: kcalib.integrated_calibration_index.result(
+        Y, P, lens=kcalib.lenses.ClassWise(0), n_resamples=99, seed=seed
     ),
     "median_distance": lambda seed: kcalib.bandwidth.median_distance(P, max_samples=5, seed=seed),
     "cumulative_calibration_error": lambda seed: kcalib.cumulative_calibration_error(Y, P, n_resamples=99, seed=seed),

@@ -93,6 +93,7 @@ def squared() -> regression.SquaredCalibrationErrorResult:
 FACTORIES: dict[type, Callable[[], Any]] = {
     kcalib.BrierDecomposition: of_labels(kcalib.brier_decomposition),
     kcalib.CKCEResult: of_labels(kcalib.ckce.result),
+    kcalib.CalibrationCurve: of_labels(kcalib.integrated_calibration_index.result, lens=lenses.ClassWise(0)),
     kcalib.CalibrationTestResult: of_labels(kcalib.calibration_test),
     kcalib.Comparison: compared,
     kcalib.CumulativeCalibrationError: of_labels(kcalib.cumulative_calibration_error, n_resamples=9),

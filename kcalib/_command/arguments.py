@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kcalib._backend.files import printable
-from kcalib._backend.options import SEED
+from kcalib._backend.options import SEED, OptionError
 from kcalib._command import method_options
 from kcalib._command.parallel import parse_workers
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE, suggest
@@ -20,6 +20,8 @@ from kcalib._input import columns, parameters
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
 from kcalib.estimators.binning import N_BINS
+from kcalib.evaluation_metrics import GROUPS, check_metrics
+from kcalib.evaluation_metrics import METRICS as EVALUATE_METRICS
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS
 from kcalib.inference.metrics.ece import N_RESAMPLES
@@ -39,7 +41,7 @@ FILES = ".npz, .npy, .csv, .tsv, .parquet or .jsonl"
 COMMON = {
     *("help", "show_all", "version", "output", "json", "csv", "plot", "fail_if_miscalibrated", "seed", "threads"),
     *("probs", "logits", "confidence", "labels", "positive", "multilabel", "normalize", "mean", "std", "samples"),
-    *("lens", "level", "tolerance", "method", "metric", "order", "print_completion"),
+    *("lens", "level", "tolerance", "method", "metric", "metrics", "order", "print_completion"),
 }
 
 EXIT_CODES = f"""\
@@ -304,7 +306,7 @@ def _add_report(commands: Any) -> Parser:
         "`kcalib apply`; of one FILE",
     )  # fmt: skip
     _add_computed(report)
-    report.set_defaults(parallel=None, time_blocks=None)
+    report.set_defaults(parallel=None, time_blocks=None, metrics=())
     return report
 
 
@@ -632,10 +634,14 @@ def _add_common(parser: Parser) -> None:
         "--plot-classes", metavar="INT", type=integer(1, 100), default=0,
         help="with --plot: diagrams of so many classes, those with the largest errors, too",
     )  # fmt: skip
-    _add_computed(parser)
+    _add_computed(parser).add_argument(
+        "--metrics", metavar="NAME,...", type=_metrics, default=(),
+        help=f"further numbers of class probabilities: {', '.join([*GROUPS, *EVALUATE_METRICS])}",
+    )  # fmt: skip
 
 
-def _add_computed(parser: Parser) -> None:
+def _add_computed(parser: Parser) -> Any:
+    """Add the options of an evaluation, and return the group of those that say what to compute."""
     computed = parser.add_argument_group("what to compute")
     _add_lens(computed)
     _add_verdict(computed)
@@ -651,6 +657,7 @@ def _add_computed(parser: Parser) -> None:
     _add_bandwidth(computed, "the median distance")
     _add_threads(computed)
     method_options.add_options(parser)
+    return computed
 
 
 def _add_lens(group: Any, default: Lens | None = Canonical()) -> None:  # noqa: B008
@@ -740,6 +747,13 @@ def _classes(text: str) -> tuple[Any, ...]:
         with suppress(ValueError):
             return tuple(kind(name) for name in names)
     raise AssertionError("unreachable: every name is a text")
+
+
+def _metrics(text: str) -> tuple[str, ...]:
+    try:
+        return check_metrics(name.strip() for name in text.split(","))
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(error.fault) from None
 
 
 def _rows(text: str) -> tuple[int, int | None]:

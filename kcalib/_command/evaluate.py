@@ -238,6 +238,7 @@ def make_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "fair": bool(arguments.fair),
         "cluster_option": "clusters" if arguments.time_blocks is None else "time_blocks",
         "n_bins": arguments.n_bins,
+        "metrics": arguments.metrics,
         "seed": arguments.seed,
         "threads": arguments.threads,
     }

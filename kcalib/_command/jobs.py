@@ -46,6 +46,7 @@ RENAMED_OPTIONS = (
     "n_columns",
     "n_resamples",
     "n_bins",
+    "metrics",
     "seed",
     "backend",
     "clusters",

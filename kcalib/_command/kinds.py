@@ -74,6 +74,7 @@ def check_for_forecasts(arguments: argparse.Namespace) -> None:
         "--bandwidth": getattr(arguments, "bandwidth", None) is not None,
         "--axes": getattr(arguments, "axes", None) is not None,
         "--plot-classes": bool(getattr(arguments, "plot_classes", 0)),
+        "--metrics": bool(getattr(arguments, "metrics", ())),
     }
     for option, is_used in is_given.items():
         if is_used:

@@ -8,8 +8,10 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from kcalib._backend.files import printable
 from kcalib._backend.provenance import machine, utc_time, versions
@@ -18,6 +20,7 @@ from kcalib._version import __version__
 from kcalib.evaluation_results import Evaluation, MultilabelEvaluation
 from kcalib.results import Comparison, ConfidenceInterval
 
+LONGEST = 1000  # numbers of an array that is printed
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how cells begin that spreadsheets compute
 
 
@@ -104,6 +107,8 @@ def without_infinity(value: Any) -> Any:
         return {key: without_infinity(entry) for key, entry in value.items()} | certain
     if isinstance(value, (list, tuple)):
         return [without_infinity(entry) for entry in value]
+    if isinstance(value, np.ndarray):  # of pictures
+        return without_infinity(value.tolist()) if value.size <= LONGEST else None
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -125,13 +130,31 @@ def evaluations_csv(models: Sequence[Model]) -> str:
         "pvalue", "finding", "block_size", "n_blocks", "seed", "rms_error_lower", "level", "tolerance", "miscalibrated",
         "verdict", *(["pvalue_holm"] if models and models[0].together else []),
     ]]  # fmt: skip
-    for model in models:
+    metrics = [dict(_number_cells(getattr(model.evaluation, "metrics", None) or {})) for model in models]
+    names = list(dict.fromkeys(name for cells in metrics for name in cells))
+    rows[0] = [*rows[0], *names]
+    for model, cells in zip(models, metrics, strict=True):
         e = model.evaluation
         rows.append([
             model.model, printable(model.file), *(getattr(e, field) for field in fields),
             e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel,
             e.test.method, e.test.statistic, e.test.pvalue, e.test.finding, e.test.block_size, e.test.n_blocks,
             e.test.seed, e.rms_error_lower, e.level, e.tolerance, e.miscalibrated, e.verdict,
-            *([] if model.pvalue_holm is None else [model.pvalue_holm]),
+            *([] if model.pvalue_holm is None else [model.pvalue_holm]), *(cells.get(name) for name in names),
         ])  # fmt: skip
     return write_csv(rows)
+
+
+def _number_cells(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Give the numbers in metrics, by names such as "logistic_recalibration.slope_interval.low"."""
+    if isinstance(value, (int, float)):
+        yield name, value
+    elif dataclasses.is_dataclass(value):
+        shown = [field.name for field in dataclasses.fields(value) if field.repr]
+        value = {
+            field: getattr(value, field) for field in shown if field not in ("confidence_level", "n_samples", "seed")
+        }
+    elif isinstance(value, tuple):
+        value = value._asdict() if isinstance(value, ConfidenceInterval) else dict(enumerate(value))
+    for key, entry in value.items() if isinstance(value, dict) else ():
+        yield from _number_cells(entry, f"{name}.{key}".removeprefix("."))

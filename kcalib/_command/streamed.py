@@ -104,7 +104,7 @@ def option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     """Return an option that takes all samples at once, if one is given."""
     if arguments.method != "adaptive":
         return f"--method {arguments.method}"
-    names = ("by", "given", "multilabel", "targets", "time_blocks", "weights")
+    names = ("by", "given", "metrics", "multilabel", "targets", "time_blocks", "weights")
     return next((flag(name) for name in names if getattr(arguments, name)), None)
 
 

@@ -9,9 +9,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from kcalib._backend.files import printable
 from kcalib._command.jobs import Model
+from kcalib.evaluation_results import Evaluation
 from kcalib.lenses import Buckets, Canonical, Confidence
 from kcalib.report.summary import align, format_pvalue
 from kcalib.results import CalibrationTestResult, Comparison
@@ -32,8 +34,16 @@ def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -
         + "".join(
             f"\n{model.model} by {' and '.join(arguments.by)}\n{_groups(model)}" for model in group if model.groups
         )
+        + "".join(
+            f"\n{model.model}\n{_metrics(model)}" for model in group if getattr(model.evaluation, "metrics", None)
+        )
         for group in kinds
     )
+
+
+def _metrics(model: Model) -> str:
+    """Return the table of what --metrics names."""
+    return "".join(line + "\n" for line in align(cast("Evaluation", model.evaluation).metric_rows(), [True, True]))
 
 
 def _groups(model: Model) -> str:

@@ -269,7 +269,7 @@ def _draw_regression(axes: Any, diagram: Any, color: Any, band: Any, span: tuple
     axes.plot(x.T, y.T, color=color, linewidth=2.6, solid_capstyle="round", zorder=4)
 
 
-def _draw_smooth_curve(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
+def _draw_curve(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
     x = np.clip(diagram.confidence, *span)
     if diagram.consistency_band is not None:
         limits = (np.clip(limit, *span) for limit in diagram.consistency_band)

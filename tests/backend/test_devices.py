@@ -475,7 +475,13 @@ CLASSIFICATION = {
     "evaluate": lambda y, p: kcalib.evaluate(y, p, kernel=KERNEL, method=QUICK, seed=0),
     **{
         name: functools.partial(getattr(kcalib, name), lens=kcalib.lenses.ClassWise(0))
-        for name in ("hosmer_lemeshow_test", "logistic_recalibration", "observed_expected_ratio", "spiegelhalter_test")
+        for name in (
+            "hosmer_lemeshow_test",
+            "integrated_calibration_index",
+            "logistic_recalibration",
+            "observed_expected_ratio",
+            "spiegelhalter_test",
+        )
     },
     "jkce": lambda y, p: kcalib.jkce(y, p, kernel=KERNEL),
     "kde_calibration_error": lambda y, p: kcalib.kde_calibration_error(y, p, bandwidth=0.1),

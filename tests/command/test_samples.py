@@ -1,5 +1,6 @@
 """`kcalib evaluate` by groups and clusters, whose names are those of arrays or columns of the file."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -176,3 +177,38 @@ def test_options_that_do_not_go_together(folder, capsys):
     np.savez("normal.npz", y=np.zeros(40), mean=np.zeros(40), std=np.ones(40), region=np.zeros(40))
     ran("evaluate", "normal.npz", "--by", "region", code=1)
     assert "but --by is for class probabilities; leave it out" in error_line(capsys)
+
+
+def test_metrics(folder, capsys):
+    """Tables, JSON and CSV have what `evaluate(metrics=)` has, with the names of its fields."""
+    y, p, _, _ = folder
+    method = kcalib.methods.Adaptive(n_resamples=99)
+    metrics = kcalib.evaluate(y, p, metrics="clinical", method=method).metrics
+    line, ratio, curve = (metrics[f"{name}"] for name in list(metrics)[:3])
+    ran("evaluate", "a.npz", "--metrics", "clinical", "--json", *QUICK)
+    printed = json.loads(capsys.readouterr().out)["models"][0]["metrics"]
+    assert printed["logistic_recalibration"]["slope_interval"] == line.slope_interval._asdict()
+    assert printed["integrated_calibration_index"]["curve"] == curve.curve.tolist()
+    ran("evaluate", "a.npz", "--metrics", "spiegelhalter_test,observed_expected_ratio", "--csv", *QUICK)
+    (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert float(row["observed_expected_ratio.interval.low"]) == ratio.interval.low
+    assert float(row["spiegelhalter_test.pvalue"]) == metrics["spiegelhalter_test"].pvalue
+    assert "logistic_recalibration.slope" not in row
+    ran("evaluate", "a.npz", "--metrics", "clinical", *QUICK)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["slope", f"{line.slope:.4g}", f"[{line.slope_interval[0]:.4g},", f"{line.slope_interval[1]:.4g}]"] in rows
+
+
+def test_metrics_that_are_refused(folder, capsys):
+    message = usage_error(capsys, "evaluate", "a.npz", "--metrics", "clinicl")
+    assert "--metrics: names 'clinicl', expected some of 'clinical'" in message and "did you mean 'clinical'" in message
+    assert "--metrics needs all samples" in usage_error(
+        capsys, "evaluate", "a.npz", "--metrics", "clinical", "--stream"
+    )
+    ran("evaluate", "a.npz", "--metrics", "clinical", "--clusters", "patient", *QUICK, code=1)
+    assert error_line(capsys).endswith(
+        "--metrics is for independent samples, but --clusters is given; leave out either"
+    )
+    np.savez("n.npz", y=np.zeros(5), mean=np.zeros(5), std=np.ones(5))
+    ran("evaluate", "n.npz", "--metrics", "clinical", code=1)
+    assert "--metrics is for class probabilities; leave it out" in error_line(capsys)

@@ -597,7 +597,8 @@ EXPECTED = {
         bandwidth calibration_test ckce compare ence jkce kde_calibration_error kernels
         miscalibration_area parallel regression score_samples skce smallest_eigenvalue smooth_ece solvers
         cumulative_calibration_error
-        hosmer_lemeshow_test logistic_recalibration observed_expected_ratio spiegelhalter_test
+        hosmer_lemeshow_test integrated_calibration_index logistic_recalibration observed_expected_ratio
+        spiegelhalter_test
         squared_calibration_error streaming target_kernels ucme interval_score quantile_scores weighted_interval_score
         worst_groups SparseProbabilities
     """,
@@ -605,7 +606,7 @@ EXPECTED = {
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval
         ECEResult Evaluation FewErrors ForecastEvaluation GradientWarning GroupCalibration
         IndefiniteKernelWarning KDEResult
-        GoodnessOfFit LogisticRecalibration LogitsWarning MMCEResult ObservedExpectedRatio
+        CalibrationCurve GoodnessOfFit LogisticRecalibration LogitsWarning MMCEResult ObservedExpectedRatio
         ModelDifference ModelValue MultilabelEvaluation
         QuantileCalibration QuantileScores ReliabilityBins ReliabilityDiagram SKCEResult
         CumulativeCalibrationError

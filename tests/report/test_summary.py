@@ -58,6 +58,7 @@ def results() -> dict[str, Any]:
         "MMCE": kcalib.mmce.result(y, p),
         "cumulative": kcalib.cumulative_calibration_error(y, p, n_resamples=9),
         "Brier": kcalib.brier_decomposition(y, p),
+        "curve": kcalib.integrated_calibration_index.result(y == 0, p[:, 0]),
         "fit": kcalib.spiegelhalter_test(y == 0, p[:, 0]),
         "line": kcalib.logistic_recalibration(y == 0, p[:, 0]),
         "ratio": kcalib.observed_expected_ratio.result(y == 0, p[:, 0]),

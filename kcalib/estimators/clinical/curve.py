@@ -181,7 +181,7 @@ def curve_of(
     upper = np.quantile(_distances(drawn - cells.confidence[:, None], weights), 1 - tail, axis=0)
     limits = np.stack([np.maximum(lower, 0.0)[0], np.maximum(upper, estimates)[0]])
     intervals = [ConfidenceInterval(*pair) for pair in limits.T.tolist()]
-    edges, level = bin_edges(HISTOGRAM_BINS), {"confidence_level": confidence_level}
+    edges = bin_edges(HISTOGRAM_BINS)
     of_label = [np.where(sample.event == label, sample.weight, 0.0) for label in (0, 1)]
     histogram = np.stack([np.histogram(p, edges, weights=weight)[0] for weight in of_label])
     ici, e50, e90, e_max = estimates[0].tolist()
@@ -202,7 +202,9 @@ def curve_of(
         points=points,
         curve=curve(points),
         band=Band(*np.quantile(curves(points), [tail, 1 - tail], axis=1)),
-        groups=diagram_of(data, n_bins=N_GROUPS, binning="equal_mass", bands="confidence", **level),
+        groups=diagram_of(
+            data, n_bins=N_GROUPS, binning="equal_mass", confidence_level=confidence_level, bands="confidence"
+        ),
         histogram=histogram / np.sum(histogram),
         line=recalibration_of(data, confidence_level) if has_line else None,
         ratio=ratio_of(data, confidence_level) if p[-1] > 0 else None,

@@ -20,6 +20,7 @@ W = np.array([1, 2, 1, 3, 1, 1, 2, 1, 1, 2, 1, 1.0])
 FUNCTIONS = {
     "line": kcalib.logistic_recalibration,
     "ratio": kcalib.observed_expected_ratio.result,
+    "curve": functools.partial(kcalib.integrated_calibration_index.result, n_resamples=99),
     "spiegelhalter": kcalib.spiegelhalter_test,
     "hosmer_lemeshow": functools.partial(kcalib.hosmer_lemeshow_test, n_groups=4),
 }
@@ -32,7 +33,8 @@ def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def numbers(result: Any) -> list[float]:
-    return [x for value in vars(result).values() for x in np.ravel(value).tolist() if isinstance(x, float)]
+    fields = {name: value for name, value in vars(result).items() if name != "histogram"}  # of predictions at edges
+    return [x for value in fields.values() for x in np.ravel(value).tolist() if isinstance(x, float)]
 
 
 # Of statsmodels 0.14: GLM(y, x, family=Binomial(), offset=...); scikit-learn's LogisticRegression(penalty=None) has the
@@ -181,6 +183,98 @@ def test_levels_and_coverage():
     assert sum(not ratio.interval.low <= 1 <= ratio.interval.high for ratio in ratios) <= high
 
 
+# Of R's loess as scikit-misc 0.5 wraps it (netlib's dloess): loess(p, y, weights=w, span=0.75, degree=2).
+@pytest.mark.parametrize(
+    ("n", "seed", "decimals", "weight", "expected"),
+    [
+        (60, 0, 16, None, (0.103503585071, 0.0925349231532, 0.245561794146, 0.295950626261)),
+        (203, 1, 16, None, (0.0497545691824, 0.0389892825906, 0.109238929746, 0.111222633624)),
+        (203, 2, 1, None, (0.0565392768101, 0.0292188235565, 0.122971464934, 0.170750330197)),
+        (203, 3, 16, np.random.default_rng(9).uniform(0.5, 2, 203), (0.0385562776949, None, None, 0.114324760728)),
+    ],
+)
+def test_distances_are_those_of_loess(n, seed, decimals, weight, expected):
+    y, p = draw(n, seed)
+    result = kcalib.integrated_calibration_index.result(y, p.round(decimals), sample_weight=weight, n_resamples=99)
+    for value, name in zip(expected, ("value", "e50", "e90", "e_max"), strict=True):
+        if value is not None:  # quantiles with weights are ours
+            assert getattr(result, name) == pytest.approx(value, rel=1e-10)
+    assert result.interval.low <= result.value <= result.interval.high
+    assert all(np.all(low <= high) for low, high in [result.band])
+
+
+@pytest.mark.parametrize(
+    ("y", "p", "value"),
+    [
+        ([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], 0.25),  # their mean
+        ([0], [0.3], 0.3),
+        ([0, 1], [0.0, 1.0], 0.0),
+        ([1, 0], [0.0, 1.0], 1.0),
+        ([0, 1, 0, 1], [0.2, 0.2, 0.6, 0.6], 0.2),  # 1/2 at both
+    ],
+)
+def test_curves_of_few_predictions(y, p, value):
+    """Where few predictions differ the curve is that of their means."""
+    result = kcalib.integrated_calibration_index.result(y, p, n_resamples=99)
+    assert result.value == pytest.approx(value, abs=1e-12)
+    assert float(result) == kcalib.integrated_calibration_index(y, p)
+
+
+def test_cells_of_many_samples_are_near_all(monkeypatch):
+    """Neighbours that are drawn together give nearly the intervals of samples one by one."""
+    y, p = draw(1200, 4)
+    one_by_one = kcalib.integrated_calibration_index.result(y, p, n_resamples=499)
+    monkeypatch.setattr("kcalib.estimators.clinical.curve.MAX_CELLS", 150)
+    cells = kcalib.integrated_calibration_index.result(y, p, n_resamples=499, seed=1)
+    assert cells.value == one_by_one.value
+    assert cells.interval == pytest.approx(one_by_one.interval, abs=0.004)
+    np.testing.assert_allclose(cells.band, one_by_one.band, atol=0.04)
+
+
+@pytest.mark.parametrize(
+    ("power", "truths"), [(1, {"": 0.0, "e50_": 0.0, "e90_": 0.0, "e_max_": 0.0}), (2, {"": 1 / 6, "e_max_": 0.25})]
+)
+def test_coverage_of_distances(power, truths):
+    """Of 25 data sets intervals of 90 % hold the distances of frequencies p and p^2 but for a binomial number."""
+    missed = dict.fromkeys(truths, 0)
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        p = rng.uniform(size=80)
+        y = rng.uniform(size=80) < p**power
+        result = kcalib.integrated_calibration_index.result(y, p, n_resamples=99, confidence_level=0.9)
+        for name, truth in truths.items():
+            low, high = getattr(result, f"{name}interval")
+            missed[name] += not low <= truth <= high
+    assert max(missed.values()) <= scipy.stats.binom.ppf(1 - 1e-4, 25, 0.1), missed
+
+
+def test_picture():
+    """Curve, band, ten groups, both histograms, and a box of the numbers that there are."""
+    pytest.importorskip("matplotlib")
+    y, p = draw(300, 5)
+    result = kcalib.integrated_calibration_index.result(y, p)
+    axes = result.plot()
+    (box,) = [text.get_text().splitlines() for text in axes.texts]
+    assert [line.partition(" ")[0] for line in box] == ["n", "O/E", "in", "slope", "ICI", "E50"]
+    assert (
+        box[3]
+        == f"slope {result.line.slope:.3f} [{result.line.slope_interval[0]:.3f}, {result.line.slope_interval[1]:.3f}]"
+    )
+    below = axes.figure.axes[1]
+    heights = [bar.get_height() for bar in below.patches]
+    np.testing.assert_allclose(heights[:20], -np.histogram(p[y == 0], 20, (0, 1))[0] / 300)
+    np.testing.assert_allclose(heights[20:], np.histogram(p[y == 1], 20, (0, 1))[0] / 300)
+    assert len(axes.collections[-1].get_offsets()) == 10
+    certain = kcalib.integrated_calibration_index.result([0, 0], [0.0, 0.0], n_resamples=99)
+    assert (certain.line, certain.ratio, certain.value) == (None, None, 0.0)
+    assert [line[:3] for line in certain.plot(histogram=False).texts[0].get_text().splitlines()] == [
+        "n =",
+        "ICI",
+        "E50",
+    ]
+    assert "CalibrationCurve" in kcalib.evaluate(y, p).to_html(beside=[result])
+
+
 class TestEvaluate:
     def test_clinical_numbers_are_those_of_the_functions(self):
         y, p = draw(200, 1)
@@ -216,7 +310,7 @@ class TestEvaluate:
             ({"metrics": "clinicl"}, "^`metrics` names 'clinicl', expected some of 'clinical', .*mean 'clinical'"),
             ({"metrics": ["spiegelhalter"]}, "did you mean 'spiegelhalter_test'"),
             ({"metrics": 3}, "^`metrics` names 3, expected some of"),
-            ({"metrics": "clinical", "clusters": np.arange(12) // 2}, "^`metrics` has .* `clusters`; leave it out"),
+            ({"metrics": "clinical", "clusters": np.arange(12) // 2}, "^`metrics` is .* `clusters` is given; leave"),
             ({"y_true": Y + 0.5, "y_pred": kcalib.distributions.Normal(P, P), "metrics": "clinical"}, "leave it out"),
             ({"y_true": kcalib.streaming.source((Y, P)), "y_pred": None, "metrics": "clinical"}, "leave it out"),
         ],

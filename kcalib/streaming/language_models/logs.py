@@ -142,7 +142,8 @@ def _find_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in fields.items()
-        if isinstance(value, (str, int, float)) and len(str(value)) <= LONGEST and not name.endswith("_hash")
+        if (len(value) <= LONGEST if isinstance(value, str) else isinstance(value, (int, float)))
+        and not name.endswith("_hash")
     }
 
 

@@ -114,8 +114,8 @@ def integrated_calibration_index(
     Returns
     -------
     float
-        The ICI, in [0, 1] but for the smoother. ``integrated_calibration_index.result`` returns a
-        `kcalib.CalibrationCurve`, with the other distances, their intervals, and ``plot``.
+        The ICI. ``integrated_calibration_index.result`` returns a `kcalib.CalibrationCurve` with the other distances,
+        their intervals, and ``plot``.
 
     Raises
     ------
@@ -148,10 +148,10 @@ def integrated_calibration_index(
     >>> p = np.linspace(0.01, 0.99, 200)
     >>> y = np.random.default_rng(0).uniform(size=200) < p**2
     >>> round(kcalib.integrated_calibration_index(y, p), 3)
-    0.163
+    0.195
     >>> curve = kcalib.integrated_calibration_index.result(y, p)
     >>> curve.interval.low < 1 / 6 < curve.interval.high, round(curve.e_max, 3)
-    (True, 0.297)
+    (True, 0.254)
     """
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, sample_weight=sample_weight)
     n_resamples, level = check_integer("n_resamples", n_resamples, 99, 10**6), check_level(confidence_level)

@@ -67,34 +67,31 @@ def logistic_recalibration(
     sample_weight : array_like, shape (n,), optional
         Non-negative weights. Samples of weight 0 are left out.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`. Of more than two classes one that leaves two, such as
-        ``kcalib.lenses.ClassWise(k)``.
+        As in `kcalib.reliability`; default the second of two classes.
 
     Returns
     -------
     LogisticRecalibration
-        With the fields of `kcalib.LogisticRecalibration`.
+        The three numbers with standard errors and intervals.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if the lens leaves more than two classes; for probabilities of 0 and 1,
-        whose log-odds are infinite; if no finite line is the most likely one: where predictions separate the labels,
-        all labels are equal, or all predictions are.
+        As `kcalib.skce`; if the lens leaves more than two classes; for probabilities of 0 and 1, whose log-odds are
+        infinite; where predictions separate the labels, all labels are equal, or all predictions are.
 
     Notes
     -----
     Calibration-in-the-large is the intercept with the log-odds as an offset, its slope fixed at 1, as in R's
-    CalibrationCurves; ``Intercept`` of ``rms::val.prob`` is `intercept`, that of both fitted together. Values are those
-    of ``glm``. Intervals are Wald's, in which CalibrationCurves has profile likelihood for the intercept. Standard
+    CalibrationCurves [2]_; ``Intercept`` of ``rms::val.prob`` is `intercept`, that of both fitted together. Values are
+    those of ``glm``. Intervals are Wald's, in which CalibrationCurves has profile likelihood for the intercept. Standard
     errors are those of the likelihood; with weights, which are no counts of samples, those of the weighted fit to
-    independent labels, :math:`H^{-1} (\sum w_i^2 q_i (1 - q_i) x_i x_i^\top) H^{-1}` [2]_. Time and memory O(n).
+    independent labels, :math:`H^{-1} (\sum w_i^2 q_i (1 - q_i) x_i x_i^\top) H^{-1}`. Time and memory O(n).
 
     References
     ----------
     .. [1] D. R. Cox. Two further applications of a model for binary regression. Biometrika 45, 1958.
-    .. [2] B. Van Calster et al. Calibration: the Achilles heel of predictive analytics. BMC Medicine 17, 2019 (for
-       slope and intercepts; the standard errors are ours).
+    .. [2] B. Van Calster et al. Calibration: the Achilles heel of predictive analytics. BMC Medicine 17, 2019.
 
     Examples
     --------

@@ -88,8 +88,7 @@ def observed_expected_ratio(
     Returns
     -------
     float
-        The ratio, 1 of a model that is calibrated in the large. ``observed_expected_ratio.result`` returns a
-        `kcalib.ObservedExpectedRatio` with its interval.
+        The ratio. ``observed_expected_ratio.result`` returns a `kcalib.ObservedExpectedRatio` with its interval.
 
     Raises
     ------
@@ -139,8 +138,7 @@ def spiegelhalter_test(
     Returns
     -------
     GoodnessOfFit
-        With the fields of `kcalib.GoodnessOfFit`: z, which is about standard normal if the model is calibrated, and a
-        two-sided p-value.
+        z, about standard normal if the model is calibrated, and its two-sided p-value.
 
     Raises
     ------
@@ -181,11 +179,9 @@ def hosmer_lemeshow_test(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> GoodnessOfFit:
-    r"""The chi-square test of Hosmer and Lemeshow, for comparison with older papers.
+    r"""The chi-square test of Hosmer and Lemeshow in groups between quantiles of the predictions.
 
     .. math:: \chi^2 = \sum_g n_g \frac{(\bar y_g - \bar p_g)^2}{\bar p_g (1 - \bar p_g)}
-
-    over groups between quantiles of the predictions.
 
     Parameters
     ----------
@@ -200,14 +196,12 @@ def hosmer_lemeshow_test(
     Returns
     -------
     GoodnessOfFit
-        With the fields of `kcalib.GoodnessOfFit`; ``kcalib.reliability(y_true, y_pred, binning="equal_mass",
-        n_bins=10, lens=kcalib.lenses.Canonical())`` has the groups.
+        The test. `kcalib.reliability` has the groups, with ``binning="equal_mass", n_bins=10``.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.logistic_recalibration` for its arguments; if an option is out of range; if no degree of freedom is
-        left.
+        As `kcalib.logistic_recalibration` for its arguments; if no degree of freedom is left.
 
     Notes
     -----

@@ -33,6 +33,7 @@ from kcalib.distributions import (
     Truncated,
     ZeroInflated,
 )
+from kcalib.distributions.external import ExternalDistribution
 from kcalib.distributions.wrappers import Wrapper
 from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
 from kcalib.estimators.forecasts.quantities import samples_of
@@ -129,6 +130,9 @@ def drawn_pit_values(
         drawn = draw_targets(prediction, uniform)
     y, second = drawn[:, :, 0], row_uniforms(seed, replicates, numbers, 1, SECOND)[:, :, 0]
     atoms = samples_of(data)
+    if isinstance(prediction, ExternalDistribution):  # whose calls cost more than their numbers
+        lower = prediction.cdf_left(y.T)
+        return np.asarray((lower + second.T * (prediction.cdf(y.T) - lower)).T)
     if atoms is None:
         values = [pit_at(data.with_targets(y[k, :, None]), second[k]) for k in range(len(replicates))]
         return np.stack([arrays.to_host(of_draw) for of_draw in values])

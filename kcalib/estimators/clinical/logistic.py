@@ -84,7 +84,7 @@ def logistic_recalibration(
     -----
     Calibration-in-the-large is the intercept with the log-odds as an offset, its slope fixed at 1, as in R's
     CalibrationCurves [2]_; ``Intercept`` of ``rms::val.prob`` is `intercept`, that of both fitted together. Values are
-    those of ``glm``. Intervals are Wald's, in which CalibrationCurves has profile likelihood for the intercept. Standard
+    those of ``glm``. Intervals are Wald's; CalibrationCurves has profile likelihood for the intercept. Standard
     errors are those of the likelihood; with weights, which are no counts of samples, those of the weighted fit to
     independent labels, :math:`H^{-1} (\sum w_i^2 q_i (1 - q_i) x_i x_i^\top) H^{-1}`. Time and memory O(n).
 

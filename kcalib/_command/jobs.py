@@ -288,6 +288,7 @@ def translate(error: Exception, *, has_missing: bool = True) -> str:
         message = f"{flag(error.option)} {error.fault}"
     message = message.replace("`sample_weight", "`--weights").replace("`targets`", "--targets")
     message = message.replace("`choices`", "--classes").replace("`per_character`", "--per-character")
+    message = message.replace("`probs`", "--probs").replace("`labels`", "--labels")
     message = message.replace("`clusters`", "--clusters").replace("`time_blocks`", "--time-blocks")
     message = message.replace("or give clusters,", "or give --clusters,")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")

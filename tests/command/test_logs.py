@@ -111,7 +111,7 @@ def test_options(logs, capsys, tmp_path):
         (["--logits", "z"], "is read as a log of a language model, and --logits is for other files"),
         (["--by", "age"], "there is no field 'age', as --by says; the file has the fields 'subject', 'target', 'acc'"),
         (["--per-character"], "no line can be used"),
-        (["--classes", "A,B"], "has log-likelihoods, but --classes is for answers of choices; leave it out"),
+        (["--classes", "A,B"], "has log-likelihoods, but --classes is for answers; leave it out"),
     ):
         ran("evaluate", logs / "good.jsonl", *options, code=1)
         assert message in error_line(capsys)

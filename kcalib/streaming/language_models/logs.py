@@ -44,6 +44,13 @@ SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?")  # files of lm
 LONGEST = 64  # characters of text that may name a group of samples
 # What may say that log-probabilities are not those of the model, and when it does not.
 RAW = {"logprobs_mode": ("raw_logprobs",), "temperature": (0, 1), "top_p": (0, 1)}
+# What an option is for.
+OWNERS = {
+    "choices": "answers",
+    "per_character": "log-likelihoods",
+    "probs": "confidences and probabilities",
+    "labels": "answers, log-likelihoods, confidences and probabilities",
+}
 
 Record = tuple[str, Any, dict[str, str]]  # the name of the file's model, what the line holds, and what its name says
 
@@ -152,7 +159,7 @@ def _recognise(record: Any, body: Any, vocabulary: dict[Hashable, int], options:
     if not isinstance(body, dict):
         raise UnfitError("no JSON object")
     if "filtered_resps" in record or "resps" in record:
-        return "log-likelihoods", read_question(record)
+        return "log-likelihoods", read_question(record, options.labels)
     parts = [part for part in body.get("choices") or () if isinstance(part, dict)]
     if "token_logprobs" in body:  # without what is around it
         parts = [{"logprobs": body}]
@@ -190,9 +197,9 @@ def _finish(model: _Model, options: LogOptions) -> ModelForecasts:
     """Return what was read of a model, of the kind that most lines are."""
     kind = max(model.lines, key=lambda kind: len(model.lines[kind]), default="")
     model.unused["another kind of log"] += sum(map(len, model.lines.values())) - len(model.lines.setdefault(kind, []))
-    for option, owner in (("choices", "answers"), ("per_character", "log-likelihoods")):
-        if getattr(options, option) and kind not in ("", owner):
-            raise FileError(f"{model.name} has {kind}, but `{option}` is for {owner} of choices; leave it out")
+    for option, owners in OWNERS.items():
+        if getattr(options, option) and kind not in owners:
+            raise FileError(f"{model.name} has {kind}, but `{option}` is for {owners}; leave it out")
     contents: Any = [content for content, _ in model.lines[kind]]
     true: np.ndarray | None = None
     pred: SparseProbabilities | np.ndarray | None = None

@@ -37,8 +37,8 @@ class Question(NamedTuple):
     is_right: bool | None = None  # whether the likeliest choice is right, by the log
 
 
-def read_question(sample: Mapping[str, Any]) -> Question:
-    """Return the question that a sample of lm_eval is, with log-likelihoods."""
+def read_question(sample: Mapping[str, Any], labels: str | None) -> Question:
+    """Return the question that a sample of lm_eval is, with log-likelihoods; `labels` may be a field of its `doc`."""
     responses = sample["filtered_resps"] if "filtered_resps" in sample else [first for first, *_ in sample["resps"]]
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in responses):
         raise UnfitError("no log-likelihoods of choices; its task is not of multiple choice")
@@ -55,7 +55,7 @@ def read_question(sample: Mapping[str, Any]) -> Question:
         raise UnfitError("one choice alone; its task is not of multiple choice")
     if not math.isfinite(max(values)) or any(map(math.isnan, values)):
         raise UnfitError("log-likelihoods that are NaN or all minus infinity", f", {values}")
-    target = sample.get("target")
+    target = sample.get("target") if labels is None else find_value({**sample.get("doc", {}), **sample}, labels, ())
     if isinstance(target, (list, tuple)) and len(target) == 1:
         (target,) = target
     is_right = None if sample.get("acc") is None else bool(sample["acc"])

@@ -59,6 +59,11 @@ def test_file_that_lm_eval_wrote():
     lines = [json.loads(line) for line in SAMPLES.read_text().splitlines()]
     for norm, read in (("acc", log), ("acc_norm", again)):
         assert (read.y_pred.argmax(axis=1) == read.y_true).tolist() == [line[norm] == 1 for line in lines]
+    with pytest.raises(
+        ValueError, match="has log-likelihoods, but `probs` is for confidences and probabilities; leave"
+    ):
+        read_answers(SAMPLES, probs="p")
+    assert read_one([sample_of([-1.0, -2.0], doc={"key": "no"})], labels="key").y_true.tolist() == [1]
     assert log.tasks["task"].tolist() == ["arc_easy"] * 6 and log.tasks["answerKey"].tolist() == list("ABCABC")
     assert kcalib.evaluate(log.y_true, log.y_pred, seed=0).n_classes == 5  # choices that a question lacks have 0
 
@@ -166,9 +171,7 @@ def test_answers_of_chats():
     assert read_one([chat_of({"yes": -0.7, "no": -0.7}, answer=x) for x in ("yes", "no")]).y_true.tolist() == [1, 0]
     numbered = [chat_of({"1": -0.7, "2": -0.7}, answer=x) for x in ("2", "1")]
     assert read_one(numbered).y_true.tolist() == [1, 0]  # texts
-    with pytest.raises(
-        ValueError, match="gpt has answers, but `per_character` is for log-likelihoods of choices; leave"
-    ):
+    with pytest.raises(ValueError, match="gpt has answers, but `per_character` is for log-likelihoods; leave it"):
         read_answers(lines, per_character=True)
 
 

@@ -20,6 +20,9 @@ TEXTS = ("model", "predicted", "statistic", "largest deviation")
 def page_of(evaluation: Any, results: Sequence[Any]) -> str:
     """Write the page that `ModelEvaluation.to_html` returns."""
     models = {"model": evaluation}
+    metrics = (getattr(evaluation, "metrics", None) or {}).values()
+    of_metrics = [result for named in metrics for result in (named if isinstance(named, tuple) else (named,))]
+    results = [*(result for result in of_metrics if hasattr(result, "_repr_html_")), *results]
     results_section = Section("Beside it", [part for result in results for part in _of_result(result)])
     sections = [numbers(models), *([results_section] if results else []), tests(models), repeated(models, None)]
     return document("Is the model calibrated?", verdicts(models), sections)

@@ -138,7 +138,7 @@ def spiegelhalter_test(
     Returns
     -------
     GoodnessOfFit
-        z, about standard normal if the model is calibrated, and its two-sided p-value.
+        The statistic z, about standard normal if the model is calibrated, and its two-sided p-value.
 
     Raises
     ------

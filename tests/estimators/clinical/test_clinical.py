@@ -272,7 +272,8 @@ def test_picture():
         "ICI",
         "E50",
     ]
-    assert "CalibrationCurve" in kcalib.evaluate(y, p).to_html(beside=[result])
+    page = kcalib.evaluate(y, p, metrics="clinical").to_html()
+    assert "LogisticRecalibration" in page and page.count("<svg") == kcalib.evaluate(y, p).to_html().count("<svg") + 1
 
 
 class TestEvaluate:

@@ -17,6 +17,7 @@ from scripts import load_script
 
 import kcalib
 from kcalib.bandwidth import median_distance
+from kcalib.distributions import Samples
 from kcalib.estimators import ckce
 from kcalib.estimators.ckce_low_rank import rounding_bound, trace_bound
 from kcalib.kernels import Exponential, Gaussian, Linear
@@ -70,6 +71,11 @@ def test_one_and_two_samples_by_hand():
     z = w @ np.array([[0.2, -0.2], [-0.4, 0.4]])
     expected = (a * z[0] @ z[0] + 2 * b * z[0] @ z[1] + c * z[1] @ z[1]).item()
     assert kcalib.ckce([0, 1], p, kernel=PAPER, regularization=0.3) == pytest.approx(expected, rel=1e-14)
+
+
+def test_targets_that_are_certain_have_no_residuals():
+    found = kcalib.ckce.result(np.zeros(9), Samples(np.zeros((9, 1))), target_kernel=Gaussian(1.0))
+    assert (found.value, found.error_bound) == (0, 0)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "exponential", "linear", "linear+gaussian", "mixed"])

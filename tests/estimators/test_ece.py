@@ -208,6 +208,11 @@ def test_columns_agree_with_literal_loops(rule, m, ties):
             assert kcalib.class_wise_ece(y, p, **options) == pytest.approx(expected, rel=1e-12, abs=1e-14)
 
 
+def test_cells_without_weight_are_not_occupied():
+    result = kcalib.canonical_ece.result([0, 1, 0], [0.1, 0.5, 0.9], n_bins=3, sample_weight=[0, 1, 2])
+    assert (result.n_occupied, sorted(result.bin_weight)) == (2, [0, 1, 2])
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("m", [2, 3, 17, 60])  # of 60 classes most probabilities are in the first bin
 def test_canonical_agrees_with_literal_loops(m, weighted):

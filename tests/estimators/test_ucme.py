@@ -37,6 +37,12 @@ def test_two_samples_by_hand():
     assert result.value == pytest.approx((first**2 + second**2) / 2, rel=1e-14)
 
 
+def test_locations_of_two_classes_are_columns_or_rows():
+    y, p = [0, 1, 1, 0], [0.2, 0.9, 0.4, 0.6]
+    shapes = [0.3, 0.6], [[0.3], [0.6]], [[0.7, 0.3], [0.4, 0.6]]
+    assert len({kcalib.ucme(y, p, locations=([0, 1], shape)) for shape in shapes}) == 1
+
+
 @pytest.mark.parametrize("m", [3, 10])
 def test_many_samples_have_the_same_bits_for_any_number_of_threads(m):
     y, p = softmax_problem(3001, m)

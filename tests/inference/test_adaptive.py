@@ -12,6 +12,7 @@ from grid import some
 import kcalib
 from kcalib.distributions import Beta, Mixture, MultivariateNormal, Normal, Poisson, Samples
 from kcalib.inference.adaptive import blocks as adaptive_blocks
+from kcalib.inference.adaptive import flips
 from kcalib.kernels import Cosine, Exponential, Gaussian
 from kcalib.methods import Adaptive
 
@@ -314,6 +315,57 @@ def test_tiny_bandwidths_are_raised_and_said():
     wide = kcalib.calibration_test(y, p, kernel=kcalib.kernels.Exponential(0.05), method="adaptive", seed=0)
     assert "bandwidths" not in wide.null_law
     assert result.blocks[4].statistic == pytest.approx(wide.blocks[4].statistic, rel=1e-9)
+
+
+def test_two_classes_are_named_by_the_second_and_weights_leave_the_draws_alone():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.05, 0.5, size=400)
+    y = (rng.uniform(size=400) < p + 0.4).astype(int)
+    found = kcalib.calibration_test(y, p, method="adaptive", seed=0)
+    assert found.pvalue < 1e-60  # by bounds
+    assert [block.finding.partition(" from")[0] for block in found.blocks[1:3]] == [
+        "class 1 predicted too rarely",
+        "probabilities of class 1",
+    ]
+    weighted = kcalib.calibration_test(y, p, method="adaptive", sample_weight=rng.uniform(0.5, 2, size=400), seed=0)
+    assert weighted.pvalue == 1 / (weighted.n_resamples + 1)
+
+
+def test_members_that_are_equal_have_the_blocks_of_their_weights():
+    """Members of equal weights are drawn by their places, those of given weights by the weights' sums."""
+    rng = np.random.default_rng(1)
+    members, y = rng.integers(3, size=(300, 6)).astype(float), rng.integers(3, size=300).astype(float)
+    by_place, by_weight = (
+        kcalib.calibration_test(y, Samples(members, weights=weights), method="adaptive", seed=0)
+        for weights in (None, np.full((300, 6), 1 / 6))
+    )
+    for one, other in zip(by_place.blocks, by_weight.blocks, strict=True):
+        assert (one.pvalue, one.finding) == (other.pvalue, other.finding)
+        assert one.statistic == pytest.approx(other.statistic, rel=1e-9)
+
+
+@pytest.mark.parametrize(("width", "finding"), [(0.3, "90% hold too many"), (3.0, "99% hold too few")])
+def test_coverage_that_is_off_is_said(width, finding):
+    rng = np.random.default_rng(1)
+    mean = rng.normal(size=300)
+    y = mean + width * rng.normal(size=300)
+    found = kcalib.calibration_test(y, Normal(mean, np.ones(300)), method="adaptive", seed=0)
+    assert found.blocks[3].finding == f"intervals of {finding} targets"
+
+
+def test_the_distance_has_the_units_of_the_targets():
+    rng = np.random.default_rng(1)
+    mean, error = rng.normal(size=300), rng.normal(0.5, 2, size=300)
+    one, ten = (
+        kcalib.evaluate(unit * (mean + error), Normal(unit * mean, np.full(300, unit)), seed=0).rms_distance_lower
+        for unit in (1.0, 10.0)
+    )
+    assert ten == pytest.approx(10 * one, rel=1e-9) and one > 0.3
+
+
+def test_few_target_features_have_the_inner_products_of_many():
+    reduced = flips.reduce_targets(np.eye(200), 0)
+    assert np.abs(reduced) == pytest.approx(np.full((200, flips.MOST_TARGETS), flips.MOST_TARGETS**-0.5))
 
 
 def test_verdict_says_what_was_found():

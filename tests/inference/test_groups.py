@@ -101,6 +101,7 @@ def test_values_of_categories():
         ({"a": [1, 2, 3]}, {}, ValueError, r"`groups\['a'\]` has the shape \(3,\), expected \(4,\)"),
         ({"a": [1, 1, 2, 2]}, {}, ValueError, "no group of at least 30 samples"),
         ({"a": [1, 1, 2, 2]}, {"min_size": 1}, ValueError, "`min_size` is 1"),
+        ({"a": [1, 1, 2, 2]}, {"max_crossed": 0}, ValueError, "`max_crossed` is 0"),
         ({"a": [1, 1, 2, 2]}, {"level": 2}, ValueError, "`level` is 2"),
     ],
 )

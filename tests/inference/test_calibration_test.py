@@ -16,13 +16,13 @@ import pytest
 import scipy.stats
 from few_events import FEW_EVENTS
 from grid import some
-from problems import before_permutation, named_method, psd_matrix, softmax_problem
+from problems import before_permutation, draw_labels, named_method, psd_matrix, softmax_problem
 
 import kcalib
 from kcalib import _packing, methods
 from kcalib._backend.random import Weights, draw_label_batches
 from kcalib._input.labels import prepare
-from kcalib.distributions import Samples
+from kcalib.distributions import Normal, Samples
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import distribution_free
 from kcalib.inference.calibration_test import METHODS
@@ -291,6 +291,48 @@ def test_distribution_free_counts_disjoint_pairs(estimator, block_size, pairs):
     assert result.estimate - low == pytest.approx(high - result.estimate)
 
 
+OF_KERNELS = ("gamma", "spectrum", methods.Block(20), methods.Features(16, 19), methods.CME(locations=3))
+
+
+@pytest.mark.parametrize("method", OF_KERNELS, ids=lambda method: getattr(method, "name", method))
+def test_the_unit_of_the_kernel_changes_no_pvalue(method):
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=80)
+    y = mean + 1.3 * rng.normal(size=80)
+    labels, p = softmax_problem(80, 3)
+    of_units = [
+        (
+            kcalib.calibration_test(
+                y, Normal(mean, np.ones(80)), method=method, kernel=KERNEL, target_kernel=unit * Gaussian(1.0), seed=0
+            ).log_pvalue,
+            kcalib.calibration_test(labels, p, method=method, kernel=unit * KERNEL, seed=0).log_pvalue,
+        )
+        for unit in (1.0, 2.0**20)
+    ]
+    assert of_units[0] == of_units[1]
+
+
+def test_beyond_the_draws_the_exact_test_has_the_law_of_the_spectrum():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=300)
+    y = draw_labels(np.roll(p, 1, axis=1), rng)
+    exact, spectrum = (
+        kcalib.calibration_test(y, p, method=method, kernel=KERNEL, seed=0)
+        for method in (methods.Exact(99), "spectrum")
+    )
+    assert exact.pvalue_from == "law" and spectrum.log_pvalue < -20
+    assert exact.log_pvalue == pytest.approx(spectrum.log_pvalue, rel=1e-9)
+
+
+def test_two_classes_have_the_draws_of_any_matrix_of_the_same_kernel():
+    y, p = softmax_problem(80, 2)
+    given, default = (
+        kcalib.calibration_test(y, p, method=methods.Exact(199), kernel=KERNEL, target_kernel=target, seed=0).pvalue
+        for target in (np.eye(2), None)
+    )
+    assert given == default
+
+
 def test_distribution_free_does_not_square_negative_estimates():
     y, p = softmax_problem(60, 3, seed=1)
     result = kcalib.calibration_test(y, p, method="distribution_free", kernel=KERNEL)
@@ -306,7 +348,7 @@ def test_induced_norms(p, q):
     for matrix in (np.diag([0.5, 2.0, 1.0]), psd_matrix(3, 3)):
         norm = distribution_free.induced_norm(matrix, p, q)
         if norm is None:
-            assert not (p == 1 or q == math.inf or p == q == 2)
+            assert matrix[0, 1] != 0 and not (p == 1 or q == math.inf or p == q == 2)
             continue
 
         def ratio(x, matrix=matrix):

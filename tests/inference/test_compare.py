@@ -26,7 +26,7 @@ from kcalib.distributions import Distribution, NegativeBinomial, Normal, Poisson
 from kcalib.inference import ckce_expansion, metrics
 from kcalib.inference.compare import METRICS, holm
 from kcalib.inference.metrics import pair_laws, possible
-from kcalib.inference.metrics.certainty import by_signs, decided
+from kcalib.inference.metrics.certainty import by_share, by_signs, decided, unseen_pvalue
 from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.report.summary import cut
@@ -399,6 +399,12 @@ def test_a_difference_of_zero_is_no_evidence():
     found = decided(0.0, 0.0, (0.0, 0.0, 0.0), 100, 0.95, ConfidenceInterval(-1.0, 1.0), 0.0)
     assert found.pvalue == 1.0
     assert decided(0.1, 0.0, (0.1, 0.1, 0.0), 100, 0.95, ConfidenceInterval(-1.0, 1.0), 0.0).pvalue < 1e-9
+
+
+def test_terms_that_are_all_alike_by_hand():
+    """A mean of 1/2 is 0 if a third of the terms is -1: as rare as that is not to be seen in 10 samples."""
+    low, high, pvalue = by_share(0.5, 10, 0.95, ConfidenceInterval(-1.0, 2.0), order=1)
+    assert pvalue == pytest.approx(unseen_pvalue(10, 1 / 3)) and low < 0.5 < high
 
 
 def test_holm_by_hand():
@@ -887,6 +893,7 @@ def test_options_of_all_metrics(metric):
         ({"metric": kcalib.methods.CKCE(kernel="gaussian")}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
         ({"metric": "ckce", "backend": "fast"}, ValueError, "`backend` is 'fast'"),
         ({"seed": -1}, ValueError, "`seed` is -1, expected an integer between 0"),
+        ({"seed": -1, "metric": "brier_score"}, ValueError, "`seed` is -1, expected an integer between 0"),
         ({"metric": kcalib.methods.SKCE}, TypeError, r"`metric` is the class SKCE; pass an object, SKCE\(\)"),
         ({"metric": kcalib.methods.SKCE("gaussian")}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
         ({"backend": "fast"}, ValueError, "`backend` is 'fast'"),

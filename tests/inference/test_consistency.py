@@ -254,6 +254,13 @@ def test_messages_of_options_need_no_data(options, message):
         Consistency(**options)
 
 
+@pytest.mark.parametrize("estimator", ["ece", lambda y, p: 0.0])
+def test_what_sums_no_pairs_has_no_kernel(estimator):
+    y, p = softmax_problem(20, 3)
+    with pytest.raises(ValueError, match=r"`kernel` is given, but estimator='(ece|callable)' has no such option"):
+        kcalib.calibration_test(y, p, method=Consistency(estimator, n_resamples=2), kernel=kcalib.kernels.Linear())
+
+
 def test_message_names_the_replicate():
     y, p = softmax_problem(20, 3)
     values = iter([0.1, 0.2, 0.3, math.inf])

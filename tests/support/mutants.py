@@ -37,7 +37,7 @@ from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[2]
 PATHS = ["kcalib/estimators", "kcalib/inference", "kcalib/laws", "kcalib/streaming/_files"]
-TESTS = [f"tests/{room}" for room in ("estimators", "inference", "laws", "streaming", "evaluation", "input", "solvers")]
+ROOMS = ("estimators", "inference", "laws", "streaming", "evaluation", "input", "solvers", "distributions")
 MEMORY = 8 * 2**30
 OTHER = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -293,7 +293,12 @@ def main() -> None:
     given.folder.mkdir(exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.chdir(ROOT)
-    sys.exit(pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *TESTS], plugins=[Run(given)]))
+    sys.exit(
+        pytest.main(
+            ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *(f"tests/{room}" for room in ROOMS)],
+            plugins=[Run(given)],
+        )
+    )
 
 
 if __name__ == "__main__":

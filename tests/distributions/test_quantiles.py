@@ -118,6 +118,13 @@ def test_scores_by_hand():
     assert pytest.approx(5.6 / 3) == (0.5 * 3 + 0.1 * (3 + 10 * 1)) / 1.5
 
 
+@pytest.mark.parametrize(("y", "score"), [(1.0, 3.0), (4.0, 3 + 10 * 1.0), (-2.0, 3 + 10 * 2.0)])
+def test_interval_scores_by_hand(y, score):
+    """The width 3, and for what is outside of intervals of 80 % ten times its distance."""
+    interval = Quantiles([0.1, 0.9], [[0.0, 3.0]])
+    assert kcalib.interval_score([y], interval, coverage=0.8) == pytest.approx(score, rel=1e-12)
+
+
 def test_scores_by_level():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 5, size=40) / 1.0, rng.normal(size=40)

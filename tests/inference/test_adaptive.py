@@ -12,7 +12,7 @@ from grid import some
 import kcalib
 from kcalib.distributions import Beta, Mixture, MultivariateNormal, Normal, Poisson, Samples
 from kcalib.inference.adaptive import blocks as adaptive_blocks
-from kcalib.inference.adaptive import flips
+from kcalib.inference.adaptive import flips, witness
 from kcalib.kernels import Cosine, Exponential, Gaussian
 from kcalib.methods import Adaptive
 
@@ -361,6 +361,19 @@ def test_the_distance_has_the_units_of_the_targets():
         for unit in (1.0, 10.0)
     )
     assert ten == pytest.approx(10 * one, rel=1e-9) and one > 0.3
+
+
+def test_the_map_of_the_witness_is_that_of_the_labels():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=5000)
+    q = p**1.5 * np.exp([0.5, 0.0, -0.5])
+    exponent, shift = witness.fit_map(p, drawn_labels(q / q.sum(axis=1, keepdims=True), rng))
+    assert exponent == pytest.approx(1.5, abs=0.15) and shift - shift.mean() == pytest.approx([0.5, 0, -0.5], abs=0.15)
+
+
+@pytest.mark.parametrize(("p", "text"), [(0.25, "0.25"), (0.995, "0.995"), (0.9998, "0.9998"), (1 - 2e-5, "1 - 2e-05")])
+def test_probabilities_have_the_digits_of_their_distance_to_one(p, text):
+    assert adaptive_blocks.format_probability(p) == text
 
 
 def test_few_target_features_have_the_inner_products_of_many():

@@ -6,7 +6,10 @@ import scipy.stats
 from problems import binomial_bounds
 
 import kcalib
+from kcalib._input.labels import prepare
+from kcalib._packing.features import feature_problem
 from kcalib.distributions import Normal
+from kcalib.inference.metrics import clusters as jackknife
 
 
 def make_models(seed, n_clusters=60, size=5):
@@ -33,6 +36,22 @@ def test_copies_of_rows_keep_the_level(metric):
     assert rejections[0] / sets <= high
     if metric == "brier_score":
         assert rejections[1] / sets > high
+
+
+def test_a_jackknife_of_features_by_hand():
+    """Means of the kernel over pairs of different clusters, of all and without each."""
+    y, models, cluster = make_models(0, 12, 3)
+    problem = feature_problem(prepare(y, models["a"]), None, None, 16)
+    rows = jackknife._multiply_features(problem, np.arange(36), np.asarray(problem.target_features, dtype=float))
+    kernel = rows @ rows.T
+
+    def mean_without(left_out):
+        chosen = (cluster[:, None] != cluster) & (cluster != left_out) & (cluster[:, None] != left_out)
+        return kernel[chosen].mean()
+
+    found = jackknife._leave_out_of_features(problem, cluster)
+    assert found.value == pytest.approx(mean_without(-1), rel=1e-9)
+    assert found.without == pytest.approx([mean_without(k) for k in range(12)], rel=1e-9)
 
 
 def test_a_jackknife_of_means_by_hand():

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.stats
@@ -345,22 +346,33 @@ def test_members_that_are_equal_have_the_blocks_of_their_weights():
 
 
 @pytest.mark.parametrize(("width", "finding"), [(0.3, "90% hold too many"), (3.0, "99% hold too few")])
-def test_coverage_that_is_off_is_said(width, finding):
+def test_dispersion_that_is_off_has_its_chi_square_law_however_far(width, finding):
     rng = np.random.default_rng(1)
-    mean = rng.normal(size=300)
-    y = mean + width * rng.normal(size=300)
-    found = kcalib.calibration_test(y, Normal(mean, np.ones(300)), method="adaptive", seed=0)
+    mean, error = rng.normal(size=300), width * rng.normal(size=300)
+    found = kcalib.calibration_test(mean + error, Normal(mean, np.ones(300)), method="adaptive", seed=0)
     assert found.blocks[3].finding == f"intervals of {finding} targets"
+    half = np.sum(error**2) / 2  # whose digits PIT values next to 1 do not all have
+    ends = (half, mpmath.inf) if width > 1 else (0, half)
+    log_tail = float(mpmath.log(mpmath.gammainc(150, *ends, regularized=True)))
+    assert found.log_pvalue == pytest.approx(math.log(2 * len(found.blocks)) + log_tail, rel=0.02)
 
 
 def test_the_distance_has_the_units_of_the_targets():
     rng = np.random.default_rng(1)
     mean, error = rng.normal(size=300), rng.normal(0.5, 2, size=300)
-    one, ten = (
+    one, milli = (
         kcalib.evaluate(unit * (mean + error), Normal(unit * mean, np.full(300, unit)), seed=0).rms_distance_lower
-        for unit in (1.0, 10.0)
+        for unit in (1.0, 1e-3)
     )
-    assert ten == pytest.approx(10 * one, rel=1e-9) and one > 0.3
+    assert milli == pytest.approx(1e-3 * one, rel=1e-9) and one > 0.3
+
+
+def test_the_bin_that_is_off_is_said():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.05, 0.95, size=400)
+    y = (rng.uniform(size=400) < p) | ((p > 0.3) & (p < 0.4))
+    found = kcalib.calibration_test(y.astype(int), p, method="adaptive", seed=0)
+    assert found.blocks[2].finding == "probabilities of class 1 from 0.33 to 0.4 too low"
 
 
 def test_the_map_of_the_witness_is_that_of_the_labels():

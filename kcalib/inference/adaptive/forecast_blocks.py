@@ -39,6 +39,7 @@ from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniform
 from kcalib.estimators.forecasts.quantities import samples_of
 from kcalib.inference.adaptive.blocks import FEW_DRAWS, Block, binomial_tail, kernel_blocks, null_blocks
 from kcalib.inference.task import Task
+from kcalib.laws import ChiSquareMixture
 
 N_BINS = 10
 COVERAGES = (0.9, 0.99)  # of central intervals
@@ -211,7 +212,7 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
         return bound
 
     def spread_bound() -> float:
-        law = scipy.stats.chi2(weight)
+        law = ChiSquareMixture([1.0], degrees_of_freedom=weight)  # whose tails go on where floats end
         return math.log(2) + min(float(law.logsf(squares[0, 0])), float(law.logcdf(squares[0, 0])))
 
     blocks = [

@@ -22,7 +22,6 @@ import gc
 import hashlib
 import importlib
 import json
-import math
 import os
 import resource
 import select
@@ -143,7 +142,7 @@ def put_in_place(mutant: Mutant, text: str) -> None:
             function.__code__ = found[key]
 
 
-def said_by_child(work: Callable[[], str], seconds: float) -> str:
+def said_by_child(work: Callable[[], str], seconds: float | None) -> str:
     """What some work returns in a child, or how that ended."""
     reading, writing = os.pipe()
     process = os.fork()
@@ -204,7 +203,7 @@ class Run:
             state = {"of": digest, "seconds": {}, "lines": {name: {} for name in self.texts}}
         if new := [name for name in self.items if name not in state["seconds"]]:
             print(f"{len(new)} tests are run with coverage", flush=True)
-            path.write_text(said_by_child(lambda: self.covered(new, state), math.inf))
+            path.write_text(said_by_child(lambda: self.covered(new, state), None))
             state = json.loads(path.read_text())
         self.seconds, self.lines = state["seconds"], state["lines"]
 

@@ -21,6 +21,7 @@ import collections
 import gc
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -150,9 +151,10 @@ def said_by_child(work: Callable[[], str], seconds: float | None) -> str:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        with os.fdopen(writing, "w") as pipe:
-            pipe.write(work())
-        os._exit(0)
+        try:
+            os.write(writing, work().encode())
+        finally:
+            os._exit(0)
     os.close(writing)
     if is_late := not select.select([reading], [], [], seconds)[0]:
         os.kill(process, signal.SIGKILL)
@@ -191,7 +193,7 @@ class Run:
 
     def run(self, names: list[str]) -> Iterator[str]:
         items = [self.items[name] for name in names]
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in itertools.zip_longest(items, items[1:]):
             yield item.nodeid
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
@@ -225,6 +227,7 @@ class Run:
         """Quick ones first, and one of each function before its other parameters, up to the time there is."""
         lines = self.lines[mutant.path]
         names = {name for line in mutant.lines for name in lines.get(str(line), ()) if name in self.items}
+        names = {name for name in names if "emulated" not in name}  # which compile, and may fail in a child
         rank: collections.Counter[str] = collections.Counter()
         order = []
         for name in sorted(names, key=lambda name: (self.seconds[name], name)):

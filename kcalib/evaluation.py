@@ -300,24 +300,24 @@ def evaluate(
 
 def _sum_sparse(y_true: Any, rows: SparseProbabilities, clusters: Any, **options: Any) -> CalibrationState:
     """Return the sums of sparse rows through buckets, whose dense rows would take much memory."""
-    codes, state = None if clusters is None else read_clusters(clusters, len(rows)), None
-    for part, data in _map_sparse(y_true, rows, Buckets()):
-        state = state or CalibrationState(data.m, clusters=codes is not None, **options)
-        state.update(data.labels, data, clusters=None if codes is None else codes[part])
-    return cast("CalibrationState", state)
-
-
-def _map_sparse(y_true: Any, rows: SparseProbabilities, lens: Lens) -> Iterator[tuple[slice, Classification]]:
-    """Yield the problems that parts of sparse rows induce."""
+    codes = None if clusters is None else read_clusters(clusters, len(rows))
     labels = arrays.to_host(arrays.as_array(y_true, "y_true"))
-    for begin in range(0, len(rows), STRIP):
-        part = slice(begin, begin + STRIP)
-        yield part, prepare_labels(labels[part], rows[part], lens=lens)
+    n_classes = min(Buckets().n_buckets, rows.n_classes) + rows.has_rest
+    state = CalibrationState(n_classes, clusters=codes is not None, **options)
+    for part in _cut(len(rows)):
+        state.update(labels[part], rows[part], clusters=None if codes is None else codes[part])
+    return state
+
+
+def _cut(n: int) -> Iterator[slice]:
+    return (slice(begin, begin + STRIP) for begin in range(0, n, STRIP))
 
 
 def _with_scores_of(y_true: Any, rows: SparseProbabilities, top: Classification, result: Evaluation) -> Evaluation:
     """Return the evaluation of sparse rows through buckets with the scores of their classes."""
-    scores = [(log_losses(kept), square_residuals(kept)) for _, kept in _map_sparse(y_true, rows, KEPT)]
+    labels = arrays.to_host(arrays.as_array(y_true, "y_true"))
+    kept_rows = (prepare_labels(labels[part], rows[part], lens=KEPT) for part in _cut(len(rows)))
+    scores = [(log_losses(kept), square_residuals(kept)) for kept in kept_rows]
     losses, squares = (np.concatenate(parts) for parts in zip(*scores, strict=True))
     lens = str(Buckets())
     return replace(

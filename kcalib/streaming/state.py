@@ -20,7 +20,7 @@ from kcalib._input.labels import Classification, Names, prepare
 from kcalib._input.sparse import SparseProbabilities
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
-from kcalib.lenses import Lens
+from kcalib.lenses import Buckets, Canonical, Lens
 from kcalib.streaming._accumulator import Batch
 from kcalib.streaming._classes.accumulator import ClassAccumulator
 from kcalib.streaming._classes.results import Results
@@ -53,7 +53,9 @@ class CalibrationState(Results, ModelState):
     Parameters
     ----------
     n_classes : int
-        Columns of `y_pred`, from 2 to 2**20; 2 where predictions are the probabilities of the second of two classes.
+        Columns of `y_pred`, from 2 to 2**20; 2 where predictions are the probabilities of the second of two classes. Of
+        `kcalib.SparseProbabilities` the buckets that their classes are added up in (`kcalib.lenses.Buckets`), and one
+        more for the rest.
     kernel : Kernel, optional
         As in `kcalib.skce`. A bandwidth that is not given is the median distance of the first 2000 rows, which are held
         until then (1 if they are identical); states that are merged have one kernel: see `kernel` below.
@@ -289,9 +291,22 @@ def _(y_pred: Classification, y_true: Any, sample_weight: Any, options: StateOpt
 
 
 @_checked.register
-def _(y_pred: SparseProbabilities, y_true: Any, *_: Any) -> Batch:
-    raise TypeError(
-        "`y_pred` is SparseProbabilities, but states take dense rows; kcalib.evaluate adds up millions of sparse ones"
+def _(y_pred: SparseProbabilities, y_true: Any, sample_weight: Any, options: StateOptions, _: int | None) -> Batch:
+    """Buckets of classes and the rest, which are the classes of the state."""
+    if not isinstance(options.lens, Canonical):
+        raise TypeError(
+            f"`y_pred` is SparseProbabilities, which states take without a lens, but this one has {options.lens}; make "
+            "one without"
+        )
+    n_buckets = options.n_classes - y_pred.has_rest
+    data = prepare(y_true, y_pred, from_logits=options.from_logits, lens=Buckets(n_buckets), names=NAMES)
+    if data.m != options.n_classes:
+        raise ValueError(
+            f"`y_pred` has {y_pred.n_classes} classes{' and a rest' * y_pred.has_rest}, but the state is of "
+            f"n_classes={options.n_classes}; make a state of {data.m}, or of fewer, for buckets"
+        )
+    return _batch_of(
+        in_order(data, options.classes), checked_weights(sample_weight, data.n, data.reference), data.input_epsilon
     )
 
 

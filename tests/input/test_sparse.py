@@ -9,7 +9,9 @@ import pytest
 import scipy
 
 import kcalib
+from kcalib.kernels import Exponential
 from kcalib.lenses import Buckets, Canonical, ClassWise, Groups, TopK, TopLabel
+from kcalib.streaming import CalibrationState
 
 N, M = 300, 6
 LENSES = [TopLabel(), TopK(1), TopK(4), ClassWise(2), Groups([[0, 3], [1, 2], [4, 5]]), Buckets(), Buckets(3)]
@@ -188,6 +190,22 @@ def test_wrong_rows_are_refused(arguments: Any, message: str) -> None:
         kcalib.SparseProbabilities(*arguments)
 
 
+def test_states_add_up_buckets_and_the_rest() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(M), size=500)
+    y = (rng.uniform(size=(500, 1)) > p.cumsum(axis=1)).sum(axis=1)
+    options = {"kernel": Exponential(0.5), "n_columns": 16, "n_resamples": 9}
+    dense, whole = (CalibrationState(M, **options).update(y, rows) for rows in (p, shuffled(p)))
+    assert whole == dense
+    y, few = zipf_rows(rng, 500, 5)
+    at_once, in_parts = (CalibrationState(65, **options, clusters=True) for _ in range(2))
+    at_once.update(y, few, clusters=np.arange(500) // 5)
+    for part in (slice(0, 300), slice(300, 500)):
+        in_parts.update(y[part], few[part], clusters=np.arange(500)[part] // 5)
+    assert in_parts == at_once
+    assert at_once.options.classes[-1] == "rest"
+
+
 def test_what_needs_all_classes_is_refused_with_a_remedy() -> None:
     y, p = [1, 3], kcalib.SparseProbabilities(IDS, P, 90)
     for function in (kcalib.skce, kcalib.ckce, kcalib.class_wise_ece, kcalib.mmce):
@@ -207,8 +225,11 @@ def test_what_needs_all_classes_is_refused_with_a_remedy() -> None:
             function(y, p, classes=range(90))
     with pytest.raises(ValueError, match=r"`metrics` .* pass a `lens`"):
         kcalib.evaluate(y, p, metrics="clinical")
-    with pytest.raises(TypeError, match=r"states take dense rows; kcalib.evaluate"):
-        kcalib.streaming.CalibrationState(90).update(y, p)
+    with pytest.raises(ValueError, match=r"and a rest, but .* n_classes=99; make a state of 91, or of fewer"):
+        CalibrationState(99).update(y, p)
+    assert CalibrationState(91).update(y, p).n_samples == 2
+    with pytest.raises(TypeError, match=r"states take without a lens, but this one has TopLabel\(\); make one without"):
+        CalibrationState(91, lens=TopLabel()).update(y, p)
     with pytest.raises(TypeError, match=r"does not have the probabilities of all classes"):
         kcalib.evaluate(y, p, multilabel=True)
     with pytest.raises(ValueError, match=r"pass lens=.* and dense rows to others"):

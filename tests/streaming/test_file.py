@@ -27,7 +27,7 @@ from kcalib.kernels import (
     MixtureWasserstein,
     RationalQuadratic,
 )
-from kcalib.lenses import Canonical, ClassWise, Confidence, Groups, TopK, TopLabel
+from kcalib.lenses import Buckets, Canonical, ClassWise, Confidence, Groups, TopK, TopLabel
 from kcalib.streaming._files import format as state_file
 from kcalib.streaming._files.format import CLASSES, Content, UnknownError, describe, pack_content, restore, unpack
 
@@ -57,7 +57,7 @@ KERNELS = [
     Exponential(metric=MMD(bandwidth=0.7)),
     Gaussian(metric=MixtureWasserstein(order=1.5)),
 ]
-LENSES = [Canonical(), TopLabel(), Confidence(), ClassWise(3), TopK(2), Groups([[0, 2], [1, 3]])]
+LENSES = [Canonical(), TopLabel(), Confidence(), ClassWise(3), TopK(2), Groups([[0, 2], [1, 3]]), Buckets(8)]
 TARGETS = [
     None,
     "delta",

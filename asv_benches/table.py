@@ -309,9 +309,11 @@ def ece(quick: bool) -> Iterator[Row]:
         yield Row(f"{case}, {threads_label(threads)}", value, 4 if case == "canonical_ece, median variance" else 2)
     n = 100_000 if quick else bench_ece.MMCE_SAMPLES
     for threads in thread_counts():
-        value = bench_ece.mmce_over_sort(n, threads, 3)
+        value = bench_ece.over_sort("mmce", n, 3, threads=threads)
         yield measured_row(f"mmce, n = {n:.0e}, {threads_label(threads)}", value, 12.5 if threads == 1 else 9)
     n = 100_000 if quick else bench_ece.N
+    for name, bar in bench_ece.ON_A_LINE.items():
+        yield measured_row(f"{name}, n = {n:.0e}", bench_ece.over_sort(name, n, 3), bar)
     value = bench_ece.smooth_over_relplot(n, threads, 3)
     if value is not None:
         yield Row(f"smooth_ece over relplot, n = {n:.0e}, {threads_label(threads)}", value, 0.5)

@@ -62,10 +62,22 @@ def smooth_over_relplot(n, threads, rounds=ROUNDS):
     ]
 
 
-def mmce_over_sort(n, threads, rounds=ROUNDS):
-    """Time of `kcalib.mmce` of a binary problem over that of one np.sort (one thread) of as many doubles."""
-    mmce = require("mmce").mmce
+# Functions of a binary problem without an option `threads`: at most so many sorts, with room over what was measured.
+ON_A_LINE = {
+    "logistic_recalibration": 80,
+    "observed_expected_ratio": 15,
+    "integrated_calibration_index": 220,
+    "spiegelhalter_test": 8,
+    "hosmer_lemeshow_test": 20,
+    "cumulative_calibration_error": 70,
+}
+
+
+def over_sort(name, n, rounds=ROUNDS, **options):
+    """Time of a function of a binary problem over that of one np.sort (one thread) of as many doubles."""
+    function = getattr(require(name), name)
     rng = np.random.default_rng([SEED, n])
     p = rng.random(n)
     labels = (rng.random(n) < p).astype(np.int64)
-    return ratios([lambda: mmce(labels, p, threads=threads)], lambda: np.sort(p), threads, rounds)[0]
+    threads = options.get("threads", 1)
+    return ratios([lambda: function(labels, p, **options)], lambda: np.sort(p), threads, rounds)[0]

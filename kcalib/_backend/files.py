@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import glob
 import os
 import secrets
@@ -18,6 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from kcalib._backend.warnings import warn
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 UNFINISHED = ".part"  # suffix of a file that is being written
 LOCK = ".lock"  # suffix of a file beside one that is being changed
@@ -85,13 +89,15 @@ def _create_unfinished(target: Path) -> tuple[int, Path]:
     while True:
         unfinished = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        if _lock(descriptor) is not False and unfinished.exists():
+        if lock_file(descriptor) is not False and unfinished.exists():
             return descriptor, unfinished
         os.close(descriptor)  # another process has taken it for one that was left, before it was locked
 
 
-def _lock(descriptor: int) -> bool | None:
-    """Lock a file and say whether that worked; None on a file system without locks."""
+def lock_file(descriptor: int) -> bool | None:
+    """Lock an open file and say whether that worked; None on a system without locks."""
+    if fcntl is None:
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -107,7 +113,7 @@ def remove_unfinished(target: Path) -> None:
         with contextlib.suppress(OSError):
             descriptor = os.open(unfinished, os.O_RDWR)
             try:
-                if _lock(descriptor):
+                if lock_file(descriptor):
                     unfinished.unlink()
             finally:
                 os.close(descriptor)
@@ -140,7 +146,7 @@ def hold_file(path: Any, wait_seconds: float = 0.0) -> Iterator[None]:
         except OSError as error:
             raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
         try:
-            is_locked = _lock(descriptor)
+            is_locked = lock_file(descriptor)
             # Whoever held it may have removed it in the meantime.
             if is_locked is None or (is_locked and _is_file(descriptor, lock)):
                 break

@@ -30,13 +30,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from kcalib._backend.files import remove_unfinished, write_whole
+from kcalib._backend.files import lock_file, remove_unfinished, write_whole
 from kcalib._pairs.reductions import Part as Sums
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 MAGIC = b"kcalib journal 1\n"
 LENGTHS = struct.Struct("<IQ")
@@ -155,17 +150,9 @@ class Journal:
             self._file.close()
 
     def _lock(self, file: BinaryIO) -> None:
-        """Refuse a file that another process writes, where the file system can tell."""
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise JournalError(
-                f"the journal {self.path} is in use by another process; wait for it, or end it"
-            ) from None
-        except OSError:
-            return
+        """Refuse a file that another process writes, where the system can tell."""
+        if lock_file(file.fileno()) is False:
+            raise JournalError(f"the journal {self.path} is in use by another process; wait for it, or end it")
 
     def _read(self) -> None:
         """What the file holds; what follows a damaged record is cut off."""

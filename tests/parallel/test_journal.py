@@ -19,6 +19,7 @@ import pytest
 from problems import softmax_problem
 
 import kcalib
+from kcalib._backend import files
 from kcalib._backend.random import Weights
 from kcalib.distributions import Mixture, Normal
 from kcalib.kernels import MMD, Exponential, Gaussian
@@ -291,7 +292,7 @@ def test_records_of_another_hand_are_refused(tmp_path, record, more):
     assert path.read_bytes().endswith(journal._digest(body))  # as it was
 
 
-@pytest.mark.skipif(journal.fcntl is None, reason="locks of files are POSIX's")
+@pytest.mark.skipif(files.fcntl is None, reason="locks of files are POSIX's")
 def test_two_calls_at_a_time(tmp_path):
     path = tmp_path / "run.journal"
     held = Journal(path)

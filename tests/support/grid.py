@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from libraries import LIBRARIES, is_installed
 
-MOST_CASES = 3  # of a test in a long run
-
 
 def mark_cases(items: Iterable[pytest.Item]) -> None:
-    """Mark as `grid` all but a few cases of each test, evenly spaced, unless the test itself marks some.
+    """Mark as `grid` what is between the first and the last case of each test, unless the test itself marks some.
 
     Cases that need what is not installed, or that only other marks choose, are not counted.
     """
@@ -23,9 +21,8 @@ def mark_cases(items: Iterable[pytest.Item]) -> None:
             cases[item.nodeid.partition("[")[0]].append(item)
     for group in cases.values():
         if not any(item.get_closest_marker("grid") for item in group):
-            kept = {round(k * (len(group) - 1) / (MOST_CASES - 1)) for k in range(MOST_CASES)}
-            for k in set(range(len(group))) - kept:
-                group[k].add_marker(pytest.mark.grid)
+            for item in group[1:-1]:
+                item.add_marker(pytest.mark.grid)
 
 
 def _never_runs_here(item: pytest.Item) -> bool:

@@ -231,8 +231,10 @@ def see_confidences(data: Data, samples: ReaderSource) -> Classification:
 
 
 def find_clusters(job: Job, arguments: argparse.Namespace, n: int, reading: dict[str, Any]) -> np.ndarray | None:
-    """Return the cluster of each of n samples, by --clusters or --time-blocks, None without these."""
-    name = arguments.clusters
+    """Return the cluster of each of n samples, by --clusters, --time-blocks, or texts of tokens; None without these."""
+    name, log = arguments.clusters, read_log(job, reading)
+    if name is None and arguments.time_blocks is None and log is not None and log.clusters is not None:
+        name = "text"
     clusters = None if name is None else read_column(job, "--clusters", name, reading)
     with translate_errors():
         return clusters_of(clusters, arguments.time_blocks, n)

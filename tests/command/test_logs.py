@@ -9,7 +9,7 @@ import pytest
 from command_runs import error_line, ran
 
 import kcalib
-from kcalib.streaming import read_answers
+from kcalib.streaming import load, read_answers
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,19 @@ def test_tokens(logs, capsys):
     assert (top["top_label_ece"], top["test"]["pvalue"]) == (expected.top_label_ece, expected.test.pvalue)
     ran("evaluate", logs / "prompts.jsonl", "--weights", "position", code=1)
     assert "holds predictions of tokens, which have no --weights, --given or --time-blocks" in error_line(capsys)
-    ran("compare", logs / "prompts.jsonl", logs / "good.jsonl", code=1)
-    assert "predictions of tokens are not read in chunks; kcalib.streaming.read_answers" in capsys.readouterr().err
+
+
+def test_tokens_are_added_up_in_clusters_of_texts(logs, capsys, tmp_path):
+    """By comparisons and states, without an option."""
+    path, other = logs / "prompts.jsonl", tmp_path / "other.jsonl"
+    other.write_bytes(path.read_bytes())
+    intervals = []
+    for options in ((), ("--clusters", "text"), ("--clusters", "position")):
+        ran("compare", path, other, "--json", *options)
+        intervals.append(json.loads(capsys.readouterr().out)["comparison"]["models"][0]["confidence_interval"])
+    assert intervals[0] == intervals[1] != intervals[2]
+    ran("update", tmp_path / "state.kcalib", path)
+    assert "flips of the signs of" in load(tmp_path / "state.kcalib").result().test.null_law
 
 
 def test_other_commands(logs, capsys, tmp_path):

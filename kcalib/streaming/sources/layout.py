@@ -220,8 +220,6 @@ class Layout:
 
     def prepare(self, block: Block, at: int = 0, *, is_whole: bool = False, threads: int | None = None) -> Data:
         """Check rows from number `at` on; errors name the columns and the row of the file."""
-        if self.log is not None and self.log.clusters is not None:
-            raise FileError("predictions of tokens are not read in chunks; kcalib.streaming.read_answers returns them")
         target, names = _first_to_last(self.targets), {key: _first_to_last(n) for key, n in self.predictions.items()}
         true = decode_text(block[Y_TRUE])
         if self.family is not None:

@@ -181,10 +181,12 @@ def source(
 
 def open_source(data: Any, options: ReadOptions) -> ReaderSource:
     """Open what `source` takes."""
-    clusters = None
-    if options.clusters is not None:
-        clusters = _open_clusters(data, replace(options, clusters=None), options.clusters)
-    return ReaderSource(_readers(data, options), (open_source, (data, options)), clusters)
+    readers, name = _readers(data, options), options.clusters
+    log = readers[0].layout.log
+    if name is None and log is not None and log.clusters is not None:
+        name = "text"  # tokens of one depend on each other
+    clusters = None if name is None else _open_clusters(data, replace(options, clusters=None), name)
+    return ReaderSource(readers, (open_source, (data, options)), clusters)
 
 
 def _open_clusters(data: Any, options: ReadOptions, clusters: Any) -> ReaderSource:

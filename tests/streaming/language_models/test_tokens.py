@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 
 import kcalib
-from kcalib.streaming import read_answers, source
+from kcalib.kernels import Exponential
+from kcalib.streaming import CalibrationState, read_answers, run, source
 
 K, M = 3, 12
 
@@ -147,12 +149,16 @@ def test_generated_tokens_and_unclear_prompts():
     assert read_answers([bare])[0].n_samples == 5
 
 
-def test_sources_hold_no_tokens(tmp_path):
-    import json
-
-    logs, y = texts_of(1, 20, 4)
-    (tmp_path / "log.json").write_text(json.dumps(as_vllm(logs[0], y[0]), indent=1))
-    with pytest.raises(ValueError, match="predictions of tokens are not read in chunks; kcalib.streaming.read_answers"):
-        source(tmp_path / "log.json").read(0, 5)
-    (log,) = read_answers(tmp_path / "log.json")
-    assert log.split("position")[0].y_pred.shape == (1, log.y_pred.n_classes)
+def test_sources_add_tokens_up_in_buckets(tmp_path):
+    """A text is a cluster, also where nothing says so."""
+    logs, y = texts_of(60, 20, 4)
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(as_vllm(*text)) + "\n" for text in zip(logs, y, strict=True)))
+    (log,) = read_answers(path)
+    samples, options = source(path), {"kernel": Exponential(0.5), "n_columns": 16, "clusters": True}
+    whole = CalibrationState(samples.n_classes, **options).update(log.y_true, log.y_pred, clusters=log.clusters)
+    assert run(CalibrationState(samples.n_classes, **options), samples, chunk_rows=512) == whole
+    assert "signs of 60 clusters" in kcalib.evaluate(samples).test.null_law
+    with pytest.raises(ValueError, match="make it with clusters=True"):
+        run(CalibrationState(samples.n_classes), samples)
+    assert log.split("position")[0].y_pred.shape == (60, log.y_pred.n_classes)

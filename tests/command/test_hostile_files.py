@@ -101,3 +101,12 @@ def named_figure(name):
     axes = Figure().add_subplot()
     axes.set_title(name, parse_math=False)
     return axes
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("options", [[], ["--stream"]])
+def test_labels_beyond_unicode_are_refused(folder, capsys, order, options):
+    labels = np.array([97, 98, 0x110000, 97], dtype=f"{order}u4").view(f"{order}U1")
+    np.savez("s.npz", labels=labels, probs=np.full((4, 2), 0.5))
+    assert main(["evaluate", "s.npz", *options]) == 1
+    assert "is not text: it holds the number 0x110000, expected code points up to 0x10ffff" in capsys.readouterr().err

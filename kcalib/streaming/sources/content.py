@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,6 +70,10 @@ def decode_text(array: Any) -> Any:
         return array
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes):
         array = array.astype(np.bytes_)
+    if array.dtype.kind == "U" and array.dtype.itemsize and array.size:
+        codes = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).view(np.uint32)
+        if (code := int(codes.max())) > sys.maxunicode:
+            raise FileError(f"a label is not text: it holds the number {code:#x}, expected code points up to 0x10ffff")
     if array.dtype.kind != "S":
         return array
     try:

@@ -301,7 +301,7 @@ def kde(quick: bool) -> Iterator[Row]:
 
 
 def ece(quick: bool) -> Iterator[Row]:
-    """Calibration errors: time over np.sum and the sorts they need, n = 1e6 (--quick: 1e5), m = 100; or over np.sort"""
+    """Binned errors: time over np.sum and the sorts they need, n = 1e6 (--quick: 1e5), m = 100; others over np.sort"""
     n, rounds = (100_000, 3) if quick else (bench_ece.N, 5)
     threads = thread_counts()[-1]  # beside np.sum, which has one
     for case in bench_ece.CASES:

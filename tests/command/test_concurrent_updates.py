@@ -49,12 +49,12 @@ def test_no_rows_are_lost_of_eight_writers_that_are_killed_at_random(folder):
         writers[k].kill()
     for process in writers:
         process.join()
-    # 2: an update that was killed in the middle has to be finished first, which the message says
-    assert all(process.exitcode in (0, 2, -signal.SIGKILL) for process in writers)
+    # 1: an update that was killed in the middle has to be finished first, which the message says
+    assert all(process.exitcode in (0, 1, -signal.SIGKILL) for process in writers)
     parts = {start >> 40 for start, _ in load("all.kcalib").rows} if os.path.exists("all.kcalib") else set()
     assert parts >= {k for k, process in enumerate(writers) if process.exitcode == 0}
     for _ in range(2):  # the interrupted update may come after others, which it stops
-        for k in set(range(WRITERS)) - parts:
+        for k in range(WRITERS):
             main(["update", "all.kcalib", f"{k}.npz", "--part", str(k), "--resume", *SMALL])
     all_rows, whole = load("all.kcalib"), load("whole.kcalib")
     assert all_rows.rows == whole.rows

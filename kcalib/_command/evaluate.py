@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
                 models += evaluate_forecasts(job, arguments, models, options, reading, failures)
                 continue
             log = read_log(job, reading)
-            if log is not None and log.clusters is not None:
+            if log is not None and log.clusters is not None and not in_pieces:
                 models.append(evaluate_tokens(job, arguments, log))
             elif in_pieces:
                 models.append(evaluate_in_chunks(job, arguments, models))
@@ -139,6 +139,12 @@ def evaluate_tokens(job: Job, arguments: argparse.Namespace, log: ModelForecasts
         clusters = log.clusters if arguments.clusters is None else log.column(arguments.clusters)
         evaluation = evaluate(log.y_true, log.y_pred, clusters=clusters, **options | shared)
         by, drawn = {name: log.column(name) for name in arguments.by}, arguments.plot is not None
+        for name, column in by.items():
+            if len(set(zip(log.column("text").tolist(), column.tolist(), strict=True))) < log.n_samples:
+                raise FileError(
+                    f"--by {name} has several tokens of a text in a group, which depend on each other, and tests of "
+                    "groups take samples for independent; give --by position, or evaluate a file of each group"
+                )
         groups = worst_groups(log.y_true, log.y_pred, by, seed=arguments.seed, **shared) if by else None
         picture = draw_data(prepare(log.y_true, log.y_pred, lens=TopLabel()), arguments) if drawn else None
     return Model(job.model, job.file, Classification.noun, evaluation, picture, groups)

@@ -25,10 +25,12 @@ from kcalib._command.jobs import (
     make_jobs,
     note_unused,
     read_data,
+    read_log,
 )
 from kcalib._command.kinds import check_options
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, format_error, show_progress, write
 from kcalib._command.streams import report as write_note
+from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
@@ -77,6 +79,8 @@ def run_report(arguments: argparse.Namespace) -> int:
     for job in jobs if not failures else ():
         show_progress(f"{job.model}: evaluating")
         with collect_failures(failures, job.file), read_data(job, arguments.threads, reading) as data:
+            if (log := read_log(job, reading)) is not None and log.clusters is not None:
+                raise FileError("holds tokens of texts, which depend on each other; evaluate them by `kcalib evaluate`")
             note_unused(job, reading)
             check_options(data, arguments)
             with suppress(ValueError):  # other classes: the models are not compared

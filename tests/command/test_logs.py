@@ -104,6 +104,13 @@ def test_tokens_are_added_up_in_clusters_of_texts(logs, capsys, tmp_path):
     assert intervals[0] == intervals[1] != intervals[2]
     ran("update", tmp_path / "state.kcalib", path)
     assert "flips of the signs of" in load(tmp_path / "state.kcalib").result().test.null_law
+    capsys.readouterr()
+    in_pieces = evaluated(capsys, path, "--stream")
+    assert "flips of the signs of" in in_pieces["test"]["null_law"]
+    ran("report", path, "-o", tmp_path / "page.html", code=1)
+    assert "holds tokens of texts, which depend on each other; evaluate them by `kcalib evaluate`" in error_line(capsys)
+    ran("evaluate", path, "--by", "text", code=1)
+    assert "--by text has several tokens of a text in a group" in error_line(capsys)
 
 
 def test_other_commands(logs, capsys, tmp_path):

@@ -1,5 +1,5 @@
-"""Hypothesis tests: is the model calibrated, and which model is calibrated better?
+"""Hypothesis tests: is a model calibrated, and which of several models is calibrated better?
 
-calibration_test    is the model calibrated? By one of the methods that stand in files of their own
-compare             paired comparison of models on the same samples
+calibration_test    test whether a model is calibrated; each method has a module of its own
+compare             compare models on the same samples, by paired differences
 """

@@ -1,7 +1,7 @@
-"""Tests of the hypothesis that a model is calibrated: the public function.
+"""The public function `calibration_test`.
 
-`calibration_test` checks its input, `run` does the same on a task that others have prepared (`kcalib.evaluation`): it
-hands the task to the method, of which each has a class in the file that does it (`METHODS`).
+`calibration_test` checks its input; `run` starts from checked data (`kcalib.evaluation`). Both hand a task to a method,
+one of the classes in `METHODS`.
 """
 
 from __future__ import annotations
@@ -72,87 +72,85 @@ def calibration_test(
 ) -> CalibrationTestResult:
     r"""Test the hypothesis that the model is calibrated.
 
-    If it is, a calibration error as large as the observed one is improbable: that probability is the
-    p-value. All methods but "adaptive", "cme", "ranks" and "consistency" test an estimate of the SKCE, and all are
-    one-sided.
+    The p-value is the probability of a statistic at least as large as the observed one if the model is calibrated. All
+    tests are one-sided. All methods except "adaptive", "cme", "ranks" and "consistency" test an estimate of the SKCE.
 
     Parameters
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend
-        As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
-        "adaptive" alone: the test is that of a `kcalib.streaming.CalibrationState`, by a name with the draws
-        that a state has by default (of distributions none), by an object with those of the object. By workers
-        "adaptive" computes the SKCE of all pairs there, and its blocks here; a source is read at once. A journal keeps
-        the sums, and none of the products with H of which eigenvalues are made.
+        As in `kcalib.skce`; with distributions, targets take the place of labels. A source needs the method "adaptive",
+        and its test is the one of `kcalib.streaming.CalibrationState`: with the default number of draws of a state if
+        `method` is a string (none for distributions), with the draws of the method object otherwise. With parallel
+        workers, "adaptive" computes the SKCE of all pairs on the workers and its blocks locally, and a source is read
+        whole. A journal does not keep the products with H that eigenvalues need.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights that depend on the predictions or on other things known before the labels, as those of
-        surveys. Class weights, and weights for sampling by the outcome, depend on the labels: calibrated models are
-        rejected then. For "adaptive"; there is no standard error then.
+        Non-negative weights that depend on the predictions or on other things known before the labels, such as survey
+        weights. Do not pass class weights or weights for outcome-dependent sampling: they depend on the labels, and
+        calibrated models would be rejected. Only for "adaptive", which then gives no standard error.
     clusters : array_like, shape (n,), optional
-        The cluster of each sample, such as the patient, numbers or strings: samples of one cluster may depend on each
-        other in any way, those of different clusters are independent. For "adaptive", which then flips signs of whole
-        clusters; see the Notes. Default: all samples are independent.
+        The cluster of each sample, such as the patient, as numbers or strings. Samples of one cluster may depend on
+        each other in any way; different clusters are independent. Only for "adaptive", which then flips signs of whole
+        clusters; see the Notes. By default all samples are independent.
     time_blocks : int, optional
-        Samples are in the order of time, and each so many successive ones are a cluster. Blocks count as independent,
-        so they should be several times longer than dependence reaches, 5 h for forecasts h steps ahead, say.
+        Treat every `time_blocks` successive samples, in the order of time, as a cluster. Blocks count as independent,
+        so choose them several times longer than the dependence reaches, for example 5 h for forecasts h steps ahead.
     given : array_like of shape (n,), mapping, or data frame, optional
-        Further variables of the samples, one or several by name: are the predictions right for each of their values,
-        too? Each has two further blocks in "adaptive": the classes' shares, and the temperature, by category; numbers
-        with more than 10 different values are cut into 10 bins. Exact if labels are independent draws given the
-        predictions and these variables. For class probabilities.
+        Further variables of the samples, one or several by name. "adaptive" then also tests whether the predictions are
+        right for each of their values: two further blocks for each variable compare class frequencies and temperature
+        by category. Numbers with more than 10 different values are cut into 10 bins. The test is exact if labels are
+        independent draws given the predictions and these variables. For class probabilities.
     method : str or one of `kcalib.methods`
-        Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
-        ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "adaptive" sees the errors that models usually have, and names
-        them: ``result.finding`` and ``result.blocks``.
+        The test, see the table in the Notes: a name, with the default options of the method, or an object with options,
+        such as ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "adaptive" detects the errors that models usually have,
+        and names them in ``result.finding`` and ``result.blocks``.
     seed : int, optional
-        Decides whatever is random: draws, random features, and the order of the samples from which "block" and
-        "linear" form blocks. None draws one, which the result reports. "spectrum", "pearson" and "gamma" have nothing
-        random, and no bandwidth depends on a seed.
+        Seed of draws, random features, and the order in which "block" and "linear" form blocks. By default a seed is
+        drawn; the result reports it. "spectrum", "pearson", "gamma" and all bandwidths are deterministic.
 
     Returns
     -------
     CalibrationTestResult
-        With `statistic`, `pvalue`, `log_pvalue` (which does not underflow), `estimate`, `standard_error`,
-        `CalibrationTestResult.confidence_interval` and what was done. If nothing varies (all H_ij, i != j, are 0, as
-        with predictions that are one-hot and right) the p-value is its limit, 1; if block estimates vary by nothing and
-        are positive, 2^-b for b blocks.
+        `statistic`, `pvalue`, `log_pvalue` (which does not underflow), `estimate`, `standard_error`,
+        `CalibrationTestResult.confidence_interval`, and the options used. If all H_ij, i != j, are 0, as for one-hot
+        predictions that are right, the p-value is 1, its limit. If all b block estimates are equal and positive, it is
+        2^-b.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if `clusters` are too few for events as rare as the predicted ones; if
-        `method` is no method; if an option of it does not fit the data; if there are fewer samples than the method
-        needs: 2, or two blocks, or more than test locations ("cme").
+        As `kcalib.skce`; if there are too few `clusters` for events as rare as the predicted ones; if `method` is
+        unknown; if an option of the method does not fit the data; if there are fewer samples than the method needs: 2,
+        two blocks, or more than the test locations of "cme".
     MemoryError
-        If all eigenvalues of "spectrum" or "pearson" would take more memory than there is.
+        If all eigenvalues for "spectrum" or "pearson" do not fit in memory.
 
     Warns
     -----
     IndefiniteKernelWarning
         As `kcalib.skce`.
     AntiConservativeWarning
-        By tests whose law is not one of draws, where the predictions leave too few events open for it: confident
-        predictions, rare events, few samples. Calibrated models may be rejected too often then. By "consistency" with
-        resampled predictions always.
+        If the null distribution is an approximation and the predictions leave too few events uncertain for it:
+        confident predictions, rare events, few samples. Calibrated models may then be rejected too often. Always for
+        "consistency" with resampled predictions.
 
     See Also
     --------
     kcalib.skce : The estimate alone.
-    kcalib.methods : The methods with their options; each says what it assumes, and what it takes.
+    kcalib.methods : The methods with their options, assumptions and costs.
     kcalib.compare : Which of several models is calibrated better?
-    kcalib.laws.ChiSquareMixture : The law that "spectrum" refers to.
+    kcalib.laws.ChiSquareMixture : The null distribution of "spectrum".
 
     Notes
     -----
     ================= =================================== ===================================== ========================
-    method            statistic                           law under calibration                 time
+    method            statistic                           null distribution                     time
     ================= =================================== ===================================== ========================
     adaptive          six statistics                      labels drawn from the predictions     O(n c (m + R))
     exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2)
     features          n SKCE, c columns of features       labels drawn from the predictions     O(n c (m + R))
     spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     3 to 12 passes
     cme               Hotelling's T^2, test locations J   chi-square, or labels drawn           O(n J (m + J))
-    consistency       an estimate of your choice          resampled predictions, drawn labels   R times the estimate's
+    consistency       any estimate of a calibration error resampled predictions, drawn labels   R times the estimate's
     ranks             ranks of targets among members      uniform ranks                         O(n (S + R))
     bootstrap         n SKCE                              Arcones-Gine bootstrap                O(n^2 (m + R))
     multiplier        n SKCE                              random signs, given the predictions   O(R n^2 m)
@@ -163,17 +161,17 @@ def calibration_test(
     distribution_free SKCE                                an inequality: valid, and loose       as the estimator's
     ================= =================================== ===================================== ========================
 
-    "adaptive" is enough for most, "exact" and "features" test the published statistic; the others ask other questions,
-    or are here for comparison with the literature. All laws are those given the predictions: no label counts.
-    "exact" is valid for every n: a p-value from R draws is (1 + number of draws at least as large) / (1 + R), and goes
-    on below 1 / (1 + R) by tilted draws or a limit law: ``result.pvalue_from`` says which. Where errors are rare a
-    limit law rejects too often. Memory is O(n m) for each method, except for all eigenvalues; for binary problems with
-    exponential and Matern kernels n^2 becomes n log n.
+    R is the number of draws. "adaptive" suits most users; "exact" and "features" test the published statistic; the
+    others answer other questions, or allow comparisons with the literature. All null distributions are conditional on
+    the predictions and do not use the labels. "exact" is valid for every n: a p-value from R draws is (1 + number of
+    draws at least as large) / (1 + R). Smaller p-values come from tilted draws or a limit distribution, as
+    ``result.pvalue_from`` says; the limit distribution rejects too often where errors are rare. All methods need O(n m)
+    memory, except for all eigenvalues; for binary problems with exponential and Matern kernels n^2 becomes n log n.
 
-    With `clusters` the signs of sums over whole clusters are flipped, R times, which is valid if these sums are
-    symmetric. Sums of rare events are not: blocks that are too skew are left out, and where none is left the test is
-    refused, with the number of clusters that it needs: about :math:`11 (1 - 2 p)^2 / (p (1 - p))` for events of the
-    probability p. The user guide has more on this, and the sources, in "Formulas of intervals and tests".
+    With `clusters` the test flips the signs of sums over whole clusters, R times, which is valid if these sums are
+    symmetric. Sums of rare events are not symmetric: blocks that are too skewed are left out. If none is left, the
+    error says how many clusters are needed: about :math:`11 (1 - 2 p)^2 / (p (1 - p))` for events of probability p.
+    Formulas and sources are in the user guide, "Formulas of intervals and tests".
 
     Examples
     --------
@@ -197,7 +195,7 @@ def calibration_test(
     >>> kcalib.calibration_test(y, p, method=Exact(n_resamples=199), seed=0).n_resamples
     199
 
-    Samples that are read in pieces:
+    Samples that are read in chunks:
 
     >>> result = kcalib.calibration_test(kcalib.streaming.source((y, p)))
     >>> result.pvalue > 0.05, result.n_samples == len(y)
@@ -233,7 +231,7 @@ def calibration_test(
 
 
 def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> CalibrationTestResult:
-    """The test of checked data."""
+    """Run a test on checked data."""
     start = time.perf_counter()
     chosen = resolved(method, METHODS)
     _check_samples(task, chosen)
@@ -241,7 +239,7 @@ def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> Calibr
 
 
 def scale_weights(data: Data) -> Data:
-    """Return samples whose weights have a mean square of 1: no result depends on their scale, but sums do."""
+    """Return samples with weights scaled to a mean square of 1: sums over H depend on the scale, results do not."""
     weight = data.sample_weight
     if weight is None:
         return data
@@ -250,7 +248,7 @@ def scale_weights(data: Data) -> Data:
 
 
 def _check_samples(task: Task, method: CalibrationMethod) -> None:
-    """Refuse weights, clusters and further variables where the test is of independent samples that count alike."""
+    """Refuse weights, clusters and further variables for methods that assume independent samples of equal weight."""
     values = {"sample_weight": task.data.sample_weight, task.cluster_option: task.clusters, "given": task.given or None}
     for name, value in values.items():
         if value is None:
@@ -262,14 +260,14 @@ def _check_samples(task: Task, method: CalibrationMethod) -> None:
 
 
 def check_shared_out(method: str | CalibrationMethod, backend: str | Workers | None) -> None:
-    """Refuse to share out a method that sums over no pairs."""
+    """Refuse parallel workers for methods without sums over pairs."""
     chosen = resolved(method, METHODS)
     if isinstance(chosen, (Features, Ranks)):
         check_not_parallel(backend, f"method={chosen.name!r}")
 
 
 def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:
-    """The options that sums over a source take from a method; a method that makes no such sums is refused."""
+    """Return the options of the sums over a source for this method; refuse methods that need all samples at once."""
     chosen = resolved(method, METHODS)
     if not isinstance(chosen, Adaptive):
         raise OptionError(
@@ -277,7 +275,7 @@ def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:
             f"is {chosen.name!r}, which reads all samples at once; use method='adaptive', or pass the "
             "samples themselves: y, p = source.read(0, n)",
         )
-    draws = None if isinstance(method, str) else chosen.n_resamples  # a name leaves them to the sums
+    draws = None if isinstance(method, str) else chosen.n_resamples  # a name uses the default of the sums
     return state_options(n_columns=chosen.n_columns, n_resamples=draws)
 
 

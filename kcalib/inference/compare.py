@@ -1,7 +1,7 @@
-"""Comparison of models on the same samples: which one is calibrated better, and is that more than chance?
+"""Comparison of models on the same samples.
 
-Samples are paired: a difference of two models is itself an estimate from n independent samples, so that its standard
-error takes into account how the two vary together. Each metric has a class (`METRICS`).
+Samples are paired: the difference of two models is itself an estimate from n independent samples, so its standard error
+includes their covariance. Each metric is a class in `METRICS`.
 """
 
 from __future__ import annotations
@@ -71,77 +71,78 @@ def compare(
     Parameters
     ----------
     y_true : array_like, shape (n,) or (n, m)
-        Labels, the same for all models, as in `kcalib.skce`; for distributions targets. n is at least 4. Or a mapping
-        of names to sources (`kcalib.streaming.Source`) with the same labels, which are read in pieces, for the metrics
-        "skce", "ece", "brier_score" and "log_loss"; `y_preds` is then left out.
+        Labels or targets as in `kcalib.skce`, the same for all models, at least 4. Or a mapping of names to sources
+        (`kcalib.streaming.Source`) with the same labels, read in chunks, for the metrics "skce", "ece", "brier_score"
+        and "log_loss"; `y_preds` is then left out.
     y_preds : mapping of str to array_like, shape (n, m) or (n,), or Distribution
-        Two or more models by name: the predicted probabilities of the same samples in the same order, or the predicted
-        distributions, whose families may differ.
+        Two or more models by name: the predictions of the same samples in the same order. Families of distributions may
+        differ between models.
     sample_weight, clusters : array_like, shape (n,), optional
-        Weight and cluster of each sample, as in `kcalib.calibration_test`. Standard errors are then those of a
-        jackknife that leaves out whole clusters, or single samples, with Student's law of as many degrees of freedom;
-        the SKCE is that of random features, over pairs of different clusters. For "skce" and means of scores.
+        Weight and cluster of each sample, as in `kcalib.calibration_test`, for "skce" and means of scores. Standard
+        errors come from a jackknife that leaves out whole clusters, or single samples, with Student's t distribution
+        with as many degrees of freedom. The SKCE is then estimated with random features, over pairs of different
+        clusters.
     time_blocks : int, optional
-        Samples are in the order of time, and those at least so many steps apart are independent, as errors of forecasts
-        h steps ahead are for h. Means of scores have the test of Diebold and Mariano, see the notes; for "skce" blocks
-        of so many successive samples are clusters, which should be several times longer than dependence reaches.
+        Samples are in the order of time. For means of scores, samples at least `time_blocks` steps apart are
+        independent, which holds with h for errors of forecasts h steps ahead; the test is the one of Diebold and
+        Mariano. For "skce", every `time_blocks` successive samples are a cluster; choose blocks several times longer
+        than the dependence reaches.
     metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"} or metric
-        What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
-        `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier_score", "log_loss", and of
-        distributions, beside "skce" and "ckce", "crps" and "log_score": the functions of these names. These
-        four measure calibration and sharpness together. With options, such as a kernel, an object of
-        `kcalib.methods`: ``SKCE``, ``CKCE``, ``ECE``, ``CRPS``.
+        What is compared; lower is better. "skce": the unbiased estimate of `kcalib.skce`; "ckce": `kcalib.ckce` with
+        its bias removed; "ece": `kcalib.top_label_ece`; the others: the functions of these names, which measure
+        calibration and sharpness together. "crps" and "log_score" are for distributions, like "skce" and "ckce". For
+        options, such as a kernel, pass an object of `kcalib.methods`: ``SKCE``, ``CKCE``, ``ECE``, ``CRPS``.
     confidence_level : float
-        Level of the intervals, in (0, 1). Models are told apart if the p-value of their difference, adjusted
-        for the number of pairs, is at most 1 minus this.
+        Level of the intervals, in (0, 1). Two models are distinguishable if the p-value of their difference, adjusted
+        for the number of pairs, is at most 1 minus this level.
     seed : int, optional
-        "ece": of the bootstrap. "skce": of random features, and of the subset of 2000 samples (if n is larger) from
-        which part of the standard error is estimated. "ckce": of pivots, and of such a subset of 1000 samples. None
-        draws one, which the result reports. The other metrics have nothing random.
+        Seed of the bootstrap ("ece"), of random features and of the subset of at most 2000 samples for part of the
+        standard error ("skce"), of pivots and a subset of at most 1000 samples ("ckce"). By default a seed is drawn;
+        the result reports it. The other metrics are deterministic.
     classes, from_logits, lens, threads
-        As in `kcalib.skce`, the same for all models. Each model is seen through a lens by itself: with
-        `kcalib.lenses.TopLabel` each is asked about the class that it predicts. With `kcalib.lenses.Confidence`
-        `y_true` may be a mapping, too: of the names to which of each model's predictions were right.
+        As in `kcalib.skce`, the same for all models. The lens is applied to each model separately: with
+        `kcalib.lenses.TopLabel` each is judged on the class that it predicts. With `kcalib.lenses.Confidence` `y_true`
+        may also be a mapping of names to whether each prediction of that model was right.
     backend : optional
-        As in `kcalib.skce`, for "skce" and "ckce", which with it sum all pairs for any n.
+        As in `kcalib.skce`, for "skce" and "ckce", which then sum over all pairs for any n.
 
     Returns
     -------
     Comparison
         Values with standard errors and confidence intervals, paired differences of all pairs with intervals, p-values
-        and p-values adjusted by Holm's method, a ranking that says which models are not distinguishable, and what
-        was done.
+        and p-values adjusted by Holm's method, a ranking with the models that are not distinguishable, and the options
+        used.
 
     Raises
     ------
     TypeError
-        If `y_preds` is no mapping or a name is no string; as `kcalib.skce` for its arguments.
+        If `y_preds` is not a mapping or a name is not a string; as `kcalib.skce`.
     ValueError
-        If there are fewer than two models or four samples, if models differ in shape, if `confidence_level`, `metric`
-        or `seed` is out of range, if an option is given that the metric does
-        not have; as `kcalib.skce` and `kcalib.ckce` for their arguments, the message naming the model.
+        If there are fewer than two models or four samples; if models differ in shape; if `confidence_level`, `metric`
+        or `seed` is out of range; if the metric does not have an option that is given; as `kcalib.skce` and
+        `kcalib.ckce`, with the name of the model in the message.
     MemoryError
-        If the "ckce" of a model takes more memory than there is.
+        If the "ckce" of a model does not fit in memory.
 
     Warns
     -----
     IndefiniteKernelWarning
         If the kernel is not known to be positive definite.
     ConvergenceWarning
-        If the solver does not reach the accuracy of `kcalib.ckce` ("ckce", with a very small `regularization`).
+        If the solver misses the accuracy of `kcalib.ckce` ("ckce" with a very small `regularization`).
 
     See Also
     --------
-    kcalib.evaluate : The usual numbers about one model.
+    kcalib.evaluate : The usual metrics of one model.
 
     Notes
     -----
-    All intervals are for one model, or one pair, by itself, and valid near calibration, too, where statistics are
-    degenerate. "skce": U-statistics with a jackknife, in time O(n^2 m) for each model, from about a second on by random
-    features. "ckce": the value without its bias to first order in 1 / n. "ece": bounds from a multinomial bootstrap.
-    Means of scores: paired t-intervals, which allow for labels too rare to be seen; with `time_blocks` by the
-    autocovariances up to that lag (Diebold and Mariano 1995, with Harvey's correction); up to 12 samples by the law of
-    signs. The formulas and their sources are in the user guide, "Formulas of intervals and tests".
+    Each interval is for one model or one pair, and is valid near calibration, where statistics are degenerate. "skce":
+    U-statistics with a jackknife, in time O(n^2 m) for each model; random features where this would take longer than
+    about a second. "ckce": the value minus its bias to first order in 1 / n. "ece": bounds from a multinomial
+    bootstrap. Means of scores: paired t-intervals that allow for labels too rare to be seen; with `time_blocks` the
+    variance uses the autocovariances up to that lag (Diebold and Mariano 1995, with Harvey's correction); up to 12
+    samples a sign test. Formulas and sources are in the user guide, "Formulas of intervals and tests".
 
     Examples
     --------
@@ -155,7 +156,7 @@ def compare(
     >>> result.difference("right", "sharp").confidence_interval.high < 0
     True
 
-    Samples that are read in pieces, from a file of each model, say:
+    Samples that are read in chunks, for example from a file for each model:
 
     >>> sources = {"right": kcalib.streaming.source((y, p)), "less": kcalib.streaming.source((y, 0.8 * p))}
     >>> kcalib.compare(sources, metric="brier_score").ranking
@@ -173,7 +174,7 @@ def compare(
     if has_own_labels and list(y_true) != list(y_preds):
         raise ValueError(f"`y_true` has the models {list(y_true)}, expected {list(y_preds)}; pass labels for each one")
     models: dict[str, Data] = {}
-    first: Data | None = None  # without a lens, which may drop names of columns
+    first: Data | None = None  # checked without the lens, which may drop column names
     has_names = any(type(y_pred) not in (*NAMELESS, SparseProbabilities) for y_pred in y_preds.values())
     for name, y_pred in y_preds.items():
         if not isinstance(name, str):
@@ -210,28 +211,28 @@ def score_samples(
     lens: Lens | None = None,
     threads: int | None = None,
 ) -> Any:
-    """Return the score of each sample, whose mean is the score: for a statistic or a test of your own.
+    """Return the score of each sample, whose mean is the score.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits, lens, threads
         As in `kcalib.skce`.
     metric : {"brier_score", "log_loss", "crps", "log_score"} or metric
-        Which score: a mean over samples that `kcalib.compare` compares.
+        The score, one of the means over samples that `kcalib.compare` compares.
 
     Returns
     -------
     array, shape (n,)
-        Scores, lower is better. NumPy's; CuPy's where the predictions are on an NVIDIA GPU.
+        Scores; lower is better. A NumPy array, or a CuPy array if the predictions are on an NVIDIA GPU.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if the metric is no mean over samples, or is for other predictions.
+        As `kcalib.skce`; if the metric is not a mean over samples, or does not fit the predictions.
 
     See Also
     --------
-    kcalib.compare : Compare the means of two or more models, also of samples in clusters or in the order of time.
+    kcalib.compare : Compare the means of two or more models, also for clusters or time series.
 
     Examples
     --------
@@ -268,7 +269,7 @@ def _sources(models: Any) -> dict[str, Source]:
 def _of_sources(
     sources: dict[str, Source], metric: Metric, confidence_level: float, options: SharedOptions, lens: Lens | None
 ) -> Comparison:
-    """`compare` of samples that are read in pieces."""
+    """Compare samples that are read in chunks."""
     if len(sources) < 2:
         raise ValueError(f"`y_true` has {len(sources)} sources, expected two or more to compare")
     if metric.name not in IN_PIECES:
@@ -287,13 +288,13 @@ def _of_sources(
     return state.result(metric.name, confidence_level=confidence_level)
 
 
-IN_PIECES = ("skce", "ece", "brier_score", "log_loss")  # metrics that sums over samples have
+IN_PIECES = ("skce", "ece", "brier_score", "log_loss")  # metrics that sources can compute
 
 
 def comparison_of(
     models: Mapping[str, Data], metric: Metric, confidence_level: float, options: SharedOptions
 ) -> Comparison:
-    """`compare` of checked data."""
+    """Compare models on checked data."""
     start = time.perf_counter()
     _check_models(models)
     data = list(models.values())
@@ -319,7 +320,7 @@ def compared(
     n: int,
     start: float,
 ) -> Comparison:
-    """The result for models that were measured on n samples, with data of the first; timed from `start` on."""
+    """Return the comparison of models measured on n samples; `data` is of the first model, `start` the start time."""
     differences = _adjusted(names, measured.differences, confidence_level)
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
@@ -381,7 +382,7 @@ def _adjusted(
 
 
 def holm(pvalues: Sequence[float]) -> list[float]:
-    """Holm's adjustment: the k-th smallest of K times K + 1 - k, at least those before it, at most 1."""
+    """Return p-values adjusted by Holm's method: the k-th smallest of K times K + 1 - k, made monotone, at most 1."""
     adjusted = [0.0] * len(pvalues)
     highest = 0.0
     for place, i in enumerate(sorted(range(len(pvalues)), key=pvalues.__getitem__)):
@@ -409,7 +410,7 @@ METRICS: tuple[type[Metric], ...] = (SKCE, CKCE, ECE, BrierScore, LogLoss, CRPS,
 
 
 def check_options(options: SharedOptions, metric: Metric, confidence_level: Any) -> None:
-    """No option that the metric does not have, none out of range."""
+    """Refuse options that the metric does not have, or that are out of range."""
     check_fraction("confidence_level", confidence_level)
     metric.check(confidence_level)
     if options.backend is not None and not metric.has_backend:

@@ -142,7 +142,7 @@ def compare(
     about a second. "ckce": the value minus its bias to first order in 1 / n. "ece": bounds from a multinomial
     bootstrap. Means of scores: paired t-intervals that allow for labels too rare to be seen; with `time_blocks` the
     variance uses the autocovariances up to that lag (Diebold and Mariano 1995, with Harvey's correction); up to 12
-    samples a sign test. Formulas and sources are in the user guide, "Formulas of intervals and tests".
+    samples an exact sign-flip test. Formulas and sources are in the user guide, "Formulas of intervals and tests".
 
     Examples
     --------

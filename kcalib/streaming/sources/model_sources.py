@@ -24,8 +24,15 @@ class ModelSources:
         self._models = dict(models)
         for model, source in self._models.items():
             if getattr(source, "clusters", None) is not None:
+                log = getattr(getattr(source, "layout", None), "log", None)
+                if log is not None and log.clusters is not None:
+                    raise ValueError(
+                        f"the source of {model!r} is a log of tokens, whose texts are clusters; a comparison of "
+                        "sources has none: read all samples by kcalib.streaming.read_answers, and pass them and "
+                        "clusters=log.clusters to kcalib.compare"
+                    )
                 raise ValueError(
-                    f"the source of {model!r} has clusters, which sums of several models do not know; open it without "
+                    f"the source of {model!r} has clusters, but a comparison of sources has none; open it without "
                     "clusters=, or pass all samples to kcalib.compare(clusters=)"
                 )
         name, first = next(iter(self._models.items()))

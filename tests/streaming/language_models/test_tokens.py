@@ -162,3 +162,18 @@ def test_sources_add_tokens_up_in_buckets(tmp_path):
     with pytest.raises(ValueError, match="make it with clusters=True"):
         run(CalibrationState(samples.n_classes), samples)
     assert log.split("position")[0].y_pred.shape == (60, log.y_pred.n_classes)
+
+
+def test_a_comparison_of_sources_says_how_to_compare_logs(tmp_path):
+    logs, y = texts_of(8, 25, 6)
+    files = {"a": tmp_path / "a.jsonl", "b": tmp_path / "b.jsonl"}
+    for file, power in zip(files.values(), (1, 2), strict=True):
+        scaled = power * logs - np.log(np.exp(power * logs).sum(axis=2, keepdims=True))
+        file.write_text("".join(f"{json.dumps(as_vllm(*text))}\n" for text in zip(scaled, y, strict=True)))
+    message = "texts are clusters; .* kcalib.streaming.read_answers, and pass them and clusters=log.clusters to kcalib"
+    with pytest.raises(ValueError, match=message):
+        kcalib.compare({name: source(file) for name, file in files.items()}, metric="brier_score")
+    read = {name: read_answers(file)[0] for name, file in files.items()}
+    predictions = {name: log.y_pred for name, log in read.items()}
+    comparison = kcalib.compare(read["a"].y_true, predictions, metric="log_loss", clusters=read["a"].clusters)
+    assert comparison.ranking == ("a", "b")

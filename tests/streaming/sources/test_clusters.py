@@ -73,7 +73,7 @@ def test_a_run_adds_the_clusters_of_a_source(folder, data, clusters):
         ),
         (
             lambda: kcalib.compare({"a": source("a.npz", clusters="patient"), "b": source("a.npz")}),
-            "the source of 'a' has clusters, which sums of several models do not know; open it without",
+            "the source of 'a' has clusters, but a comparison of sources has none; open it without",
         ),
         (
             lambda: kcalib.calibration_test(source("a.npz"), clusters=NAMES),

@@ -1,8 +1,8 @@
-"""kcalib: is my model calibrated, how sure are you, and which model is calibrated better?
+"""Measure, test and compare the calibration of probabilistic models.
 
-A public function checks its input (`_input`), packs it into a pair problem (`_packing`, `_pairs.problem`), asks
-`_pairs.dispatch` for a backend (`_pairs.backends`), and turns the sums it returns into a result (`_pairs.statistics`,
-`results`).
+`evaluate` gives an overview of one model. `skce` and the other estimators measure calibration errors,
+`calibration_test` tests whether a model is calibrated, `compare` ranks models, and `recalibration` corrects
+predictions.
 """
 
 import importlib
@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     from pathlib import Path
 
     folder = Path(__file__).parent
-    # The build file is not installed. Anything else that is missing is another fault, which shows as it is.
+    # meson.build exists in a checkout only; any other missing module is a different error.
     if error.name != "kcalib._native" or not (folder / "meson.build").is_file():
         raise
     raise ImportError(
@@ -191,9 +191,9 @@ if TYPE_CHECKING:
         SKCEResult,
         UCMEResult,
     )
-else:  # to a type checker names are unknown that are not there
-    # A room is opened when one of its names is asked for: all of them take longer to import than NumPy.
-    ROOMS = {
+else:  # hidden from type checkers: with __getattr__ they would accept any name
+    # Modules are imported when one of their names is first used: importing all takes longer than importing NumPy.
+    MODULES = {
         "_backend.warnings": "AntiConservativeWarning GradientWarning IndefiniteKernelWarning LogitsWarning",
         "_input.sparse": "SparseProbabilities",
         "bandwidth": "",
@@ -242,19 +242,21 @@ else:  # to a type checker names are unknown that are not there
         "streaming": "",
         "target_kernels": "",
     }
-    OPENED_LATER = {name: f"kcalib.{room}" for room, names in ROOMS.items() for name in names.split() or [room]}
+    OPENED_LATER = {name: f"kcalib.{module}" for module, names in MODULES.items() for name in names.split() or [module]}
 
-    _opening = threading.RLock()  # of Python's own locks, one for each module, two threads can want each other's
-    # A child would wait for ever for a room that another thread was opening.
-    os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
+    _import_lock = threading.RLock()  # with Python's locks, one for each module, two threads can deadlock
+    # A child forked while another thread imports would wait for that thread's lock forever.
+    os.register_at_fork(
+        before=_import_lock.acquire, after_in_parent=_import_lock.release, after_in_child=_import_lock.release
+    )
 
     def __getattr__(name: str) -> Any:
-        """Names whose room is opened later; of others that are looked for here, what is there instead."""
+        """Import and return a public object; for names known from other libraries, say what kcalib offers instead."""
         if name in OPENED_LATER:
-            room = OPENED_LATER[name]
-            with _opening:
-                importlib.import_module(room.rpartition(".")[0])  # first what another thread may be importing it from
-                module = importlib.import_module(room)
+            path = OPENED_LATER[name]
+            with _import_lock:
+                importlib.import_module(path.rpartition(".")[0])  # another thread may be importing `path` from it
+                module = importlib.import_module(path)
             value = module if module.__name__ == f"kcalib.{name}" else getattr(module, name)
             globals()[name] = value
             return value

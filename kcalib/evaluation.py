@@ -1,7 +1,7 @@
-"""The usual numbers about one model in one call; what `kcalib evaluate` prints.
+"""Evaluate one model: scores, calibration error, test of calibration, and a verdict.
 
-`evaluate` checks its input and calls `evaluation_of`, as the command does: calibration is measured by
-`inference.verdict`, and `_evaluation` has the scores of each kind of data.
+The command `kcalib evaluate` prints the same. `evaluate` checks its input and calls `evaluation_of`:
+`inference.verdict.measure` measures calibration, and `_evaluation` computes the scores for each kind of data.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ from kcalib.target_kernels import TargetKernel
 
 __all__ = ["evaluate"]
 
-STRIP = 2**16  # sparse rows that are mapped to dense ones at once
-MOST_SPARSE_ROWS = 2**17  # of more, sums through buckets are those of a state
+STRIP = 2**16  # sparse rows that are mapped to dense ones at a time
+MOST_SPARSE_ROWS = 2**17  # above, a state takes the sums through buckets
 
 
 P = ParamSpec("P")
 
 
 class Evaluate(Protocol[P]):
-    """The type of `evaluate`: the kind of result depends on the kind of prediction."""
+    """The type of `evaluate`: the type of its result depends on the type of `y_pred`."""
 
     @overload
     def __call__(
@@ -127,83 +127,83 @@ def evaluate(
     threads: int | None = None,
     backend: Any = None,
 ) -> Evaluation | ForecastEvaluation | MultilabelEvaluation:
-    """Familiar scores, the SKCE and a test of calibration, with a verdict.
+    """Evaluate one model: familiar scores, the SKCE, and a test of calibration with a verdict.
 
-    Of class probabilities: accuracy, Brier score, log loss and ECE. Of predicted distributions: root mean
-    squared error, CRPS, log score, pinball loss, coverage of intervals and quantiles.
+    Scores of class probabilities are accuracy, Brier score, log loss and ECE. Those of predicted distributions are
+    root mean squared error, CRPS, log score, pinball loss, and the coverage of intervals and quantiles.
 
     Parameters
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, threads, backend
-        As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `method` is
-        "adaptive". With `backend` the SKCE is that of all pairs; by workers a source is read at once.
+        As in `kcalib.skce`. A source is evaluated by a `kcalib.streaming.CalibrationState`, which has `method`
+        "adaptive" only. With `backend` the SKCE is the estimate over all pairs; workers read a source at once.
     sample_weight, clusters : array_like, shape (n,), optional
-        Weight and cluster of each sample, as in `kcalib.calibration_test`; scores and errors are weighted. There is no
-        standard error then, and no bound of the error: these rest on independent samples that count alike.
+        Weight and cluster of each sample, as in `kcalib.calibration_test`; scores are weighted. There is then no
+        standard error and no lower limit of the error: they need independent samples of equal weight.
     given : array_like of shape (n,), mapping, or data frame, optional
-        Further variables that the test looks at, as in `kcalib.calibration_test`.
+        Further variables that the test conditions on, as in `kcalib.calibration_test`.
     level : float
-        Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
-        about this probability.
+        Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with about this probability.
     tolerance : float, optional
-        At least 0, below 1: a root mean square calibration error that does not matter. The verdict is then whether the
-        model is off by more, which is so if ``rms_error_lower`` is larger. Default: whether it is calibrated.
+        Root mean square calibration error that is acceptable, in [0, 1). The verdict then says whether the error is
+        shown to be larger: whether ``rms_error_lower`` is. Default: the verdict says whether the model is calibrated.
     method : str or one of `kcalib.methods`
-        The test, as in `kcalib.calibration_test`. By "ranks" the members of ``Samples`` are draws: `crps` is then the
-        fair score, as in `kcalib.crps`. The estimate of the SKCE is the one that it rests on; else that over
-        all pairs, or by random features where all pairs would take more than about a second.
+        The test, as in `kcalib.calibration_test`. The SKCE is the estimate that the test uses, if any; otherwise the
+        estimate over all pairs, or by random features if all pairs would take more than about a second. "ranks" takes
+        the members of ``Samples`` for draws: `crps` is then the fair score, as in `kcalib.crps`.
     seed : int, optional
-        Seed of what the test draws, of randomised PIT values, and of the order of samples in blocks. None draws one,
+        Seed of the test's draws, of randomized PIT values, and of the order of samples in blocks. None draws one,
         which the result reports.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector, and of `kcalib.SparseProbabilities`
-        `kcalib.lenses.Buckets` for the test and the SKCE, with the scores of the classes. All numbers are those
-        of the induced problem: accuracy, too, is how often its predicted class is right. `kcalib.lenses.Confidence` is
-        for pairs of a confidence and whether the prediction was right.
+        Notion of calibration, see `kcalib.lenses`. All numbers are those of the induced problem. Default: the whole
+        vector of probabilities; for `kcalib.SparseProbabilities` the test and the SKCE use `kcalib.lenses.Buckets`,
+        the scores use the classes. `kcalib.lenses.Confidence` is for pairs of a confidence and whether the prediction
+        was right.
     multilabel : bool
-        Whether a sample can have several labels, or none: `y_true` is a matrix of 0 and 1, shape (n, labels), and
-        `y_pred` the matrix of their probabilities (or of a logit each), whose rows need not sum to 1. Each label is
-        evaluated as a binary problem. `classes` then names the labels; columns of frames are matched by name. One-hot
-        labels without it are those of classes.
+        Whether a sample can have several labels, or none. `y_true` is then a matrix of 0 and 1, shape (n, labels), and
+        `y_pred` the matrix of their probabilities (or logits), whose rows need not sum to 1. Each label is evaluated
+        as a binary problem. `classes` names the labels; columns of data frames are matched by name.
     metrics : str or sequence of str, optional
         Further numbers of class probabilities, by the names of their functions, such as
-        ``["logistic_recalibration", "observed_expected_ratio"]``, or "clinical" for all of :ref:`clinical`,
-        with their defaults and intervals of confidence 1 - `level`: see ``Evaluation.metrics``. Of more than two
-        classes each class is taken against all others.
+        ``["logistic_recalibration", "observed_expected_ratio"]``, or "clinical" for all of :ref:`clinical`. They have
+        default options and confidence level 1 - `level`, and are in ``metrics`` of the result; for more than two
+        classes, for each class against all others.
 
     Returns
     -------
     Evaluation, ForecastEvaluation or MultilabelEvaluation
-        The verdict rests on the p-value of the test alone, and says what the adaptive test has found
-        (``test.finding``). With another method it names what is off by more than two standard errors: of class
-        probabilities the direction in which accuracy and mean confidence differ, of distributions "too low" or "too
-        high" predictions by the mean of the PIT values, "over-confident" ones with intervals that hold too few targets,
-        "under-confident" with too many; of vectors, which have no PIT values, always by squared errors over variances.
-        Estimate and test share the packed samples and the sweep over all pairs: ``skce.seconds`` is what the estimate
-        took beyond the test.
-        ``rms_error_lower`` is certified: but for a probability of `level` the calibration error is larger, as a root
-        mean square over predictions of total variation distances. That of a prediction is the largest difference
-        between what it says of an event and the probability that the event then has; of two classes the error of either
-        probability. It is near the truth where a temperature or shifts of the classes explain the error, and may be far
-        below it elsewhere: through a lens such as `kcalib.lenses.TopLabel` it can be larger, and holds for all
-        classes, too. Without assumptions there is no upper bound.
-        With `multilabel` p-values are adjusted over labels by Holm, which assumes nothing of how labels depend on each
-        other: if all are calibrated, any is called miscalibrated with at most the probability `level`.
+        The evaluation. Its verdict depends on the p-value of the test only. With "adaptive" it also says what the test
+        has found (``test.finding``); with other methods it names what is off by more than two standard errors: for
+        class probabilities the difference between mean confidence and accuracy; for predicted numbers the mean of the
+        PIT values ("too low" or "too high" predictions) or the coverage of intervals ("over-confident",
+        "under-confident"); for predicted vectors the ratio of squared errors to variances.
+
+        ``rms_error_lower`` is a lower confidence limit: with probability 1 - `level` the calibration error is at least
+        as large. The error is the root mean square, over predictions, of the total variation distance between the
+        prediction and the conditional distribution of the label; for two classes, of the error of either probability.
+        The limit is close if a temperature or shifts of the classes explain the error, and may be far too low
+        otherwise. A limit through a lens such as `kcalib.lenses.TopLabel` holds for all classes, too, and can be
+        larger. No upper limit exists without assumptions.
+
+        ``skce.seconds`` does not include the sweep over pairs that the estimate shares with the test.
+
+        With `multilabel` p-values are adjusted by Holm's method, under any dependence of the labels: if all labels are
+        calibrated, the probability that any is called miscalibrated is at most `level`.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` and `kcalib.calibration_test`, and if `level` is outside (0, 1) or `tolerance` outside [0, 1),
-        or if there is no bound of the error that a tolerance can be compared with: for a `method` without confidence
-        interval, for unbounded kernels and those that may be indefinite; if `metrics` names something else, or is given
-        with `clusters`, for which it has no intervals, or for predicted distributions.
+        As `kcalib.skce` and `kcalib.calibration_test`. Also if `level` is outside (0, 1) or `tolerance` outside [0, 1);
+        if `tolerance` is given, but there is no limit of the error: for a `method` without confidence interval, and
+        for kernels that are unbounded or may be indefinite; if `metrics` has an unknown name, or is given with
+        `clusters` or predicted distributions.
 
     Notes
     -----
-    The user guide derives the lower limits of the error in "Formulas of intervals and tests": from the SKCE and the
-    largest eigenvalue of its kernel, or for class probabilities from fitted maps of the temperature, each at half the
-    level; ``rms_error_from`` says which. Of predicted numbers ``rms_distance_lower`` is a limit of the root mean square
-    of the Wasserstein-1 distances between the predictions and the laws of the targets.
+    The user guide derives the lower limits in "Formulas of intervals and tests": from the SKCE and the largest
+    eigenvalue of its kernel, or for class probabilities from fitted temperature maps, each at half the level;
+    ``rms_error_from`` says which one is reported. For predicted numbers ``rms_distance_lower`` is a limit of the root
+    mean square of the Wasserstein-1 distances between predictions and conditional distributions of the targets.
 
     Examples
     --------
@@ -222,13 +222,13 @@ def evaluate(
     >>> kcalib.evaluate(y, p, tolerance=0.2).verdict
     'not shown to be off by more than 0.2'
 
-    Samples that are read in pieces, from a file larger than memory, say:
+    Samples that are read in chunks, for example from a file larger than memory:
 
     >>> result = kcalib.evaluate(kcalib.streaming.source((y, p)))
     >>> result.n_samples, result.miscalibrated
     (500, True)
 
-    Two labels of each sample, of which the second is predicted too often:
+    Two labels for each sample; the second one is predicted too often:
 
     >>> p, u = np.random.default_rng(2).uniform(size=(2, 500, 2))
     >>> kcalib.evaluate(u < p * [1, 0.7], p, multilabel=True, classes=["cat", "dog"]).verdict
@@ -299,24 +299,24 @@ def evaluate(
 
 
 def _sum_sparse(y_true: Any, rows: SparseProbabilities, clusters: Any, **options: Any) -> CalibrationState:
-    """Return the sums of sparse rows through buckets, whose dense rows would take much memory."""
+    """Return the state of sparse rows through buckets, which needs less memory than dense rows."""
     codes = None if clusters is None else read_clusters(clusters, len(rows))
     labels = arrays.to_host(arrays.as_array(y_true, "y_true"))
     n_classes = min(Buckets().n_buckets, rows.n_classes) + rows.has_rest
     state = CalibrationState(n_classes, clusters=codes is not None, **options)
-    for part in _cut(len(rows)):
+    for part in _slices(len(rows)):
         state.update(labels[part], rows[part], clusters=None if codes is None else codes[part])
     return state
 
 
-def _cut(n: int) -> Iterator[slice]:
+def _slices(n: int) -> Iterator[slice]:
     return (slice(begin, begin + STRIP) for begin in range(0, n, STRIP))
 
 
 def _with_scores_of(y_true: Any, rows: SparseProbabilities, top: Classification, result: Evaluation) -> Evaluation:
-    """Return the evaluation of sparse rows through buckets with the scores of their classes."""
+    """Return an evaluation of sparse rows through buckets with its scores replaced by those of the classes."""
     labels = arrays.to_host(arrays.as_array(y_true, "y_true"))
-    kept_rows = (prepare_labels(labels[part], rows[part], lens=KEPT) for part in _cut(len(rows)))
+    kept_rows = (prepare_labels(labels[part], rows[part], lens=KEPT) for part in _slices(len(rows)))
     scores = [(log_losses(kept), square_residuals(kept)) for kept in kept_rows]
     losses, squares = (np.concatenate(parts) for parts in zip(*scores, strict=True))
     lens = str(Buckets())
@@ -338,7 +338,7 @@ def _with_scores_of(y_true: Any, rows: SparseProbabilities, top: Classification,
 def split_labels(
     y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False, **checks: Any
 ) -> tuple[tuple[Any, ...], list[Data]]:
-    """Return the names of the labels of a multilabel problem, and each label as a checked binary problem."""
+    """Return the names of the labels of a multilabel problem, and a checked binary problem for each label."""
     y_true, y_pred = map(arrays.compute_lazy, (y_true, y_pred))
     true, pred = arrays.as_array(y_true, "y_true"), arrays.as_array(y_pred, "y_pred")
     if pred.ndim != 2 or not pred.shape[1] or tuple(true.shape) != tuple(pred.shape):
@@ -366,14 +366,14 @@ def split_labels(
 
 
 def join_labels(names: Sequence[Any], evaluations: Sequence[Evaluation]) -> MultilabelEvaluation:
-    """Put evaluations of the labels together, with p-values that are adjusted over labels."""
+    """Join the evaluations of all labels, with p-values adjusted by Holm."""
     return MultilabelEvaluation.of(names, evaluations, holm([e.test.pvalue for e in evaluations]))
 
 
 def evaluation_of(
     data: Data, *, seed: int, n_bins: int | None = None, fair: bool = False, metrics: Sequence[str] = (), **options: Any
 ) -> Evaluation | ForecastEvaluation:
-    """Evaluate checked data; other options are those of `measure`."""
+    """Evaluate checked data; further options are those of `measure`."""
     if metrics and not data.has_classes:
         raise OptionError("metrics", f"is for class probabilities, but `y_pred` holds {data.noun}; leave it out")
     if metrics and options.get("clusters") is not None:
@@ -390,7 +390,7 @@ def evaluation_of(
 
 @singledispatch
 def _evaluation(data: Data, measured: Measured, seed: int, n_bins: int, fair: bool) -> Evaluation | ForecastEvaluation:
-    """Return the scores of the data, with what was measured of their calibration."""
+    """Return the evaluation: scores of the data, and `measured` calibration."""
     raise NotImplementedError(type(data))
 
 
@@ -426,7 +426,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int, fair: bool) -
         gap, error = _spread(data, errors)
         verdict = measured.verdict(off_spread(gap, error))
     distance = None
-    is_known = data.n_dims == 1 and not isinstance(data.prediction, Quantiles)  # also between quantiles
+    is_known = data.n_dims == 1 and not isinstance(data.prediction, Quantiles)  # open between levels
     if is_known and data.sample_weight is None and measured.is_independent:
         distance = distance_bound(data, measured.level) if measured.test.pvalue < measured.level else 0.0
         if distance and measured.miscalibrated:
@@ -452,7 +452,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int, fair: bool) -
 
 
 def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
-    """What predictions of numbers have, and those of vectors have not."""
+    """Return the scores that exist for predictions of numbers only."""
     levels, ends = levels_of(data, None), np.array([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     pit, y = pit_of(data, seed), targets_of(data)[:, 0]
     xp = arrays.namespace(pit)
@@ -463,7 +463,7 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     numbers = {
         "pinball_loss": mean_of(data, pinball_values(data, levels)),
         "pit_mean": mean_of(data, pit),
-        "pit_coverage": share((pit >= ends[0]) & (pit <= ends[1])),  # INTERVAL on average if calibrated
+        "pit_coverage": share((pit >= ends[0]) & (pit <= ends[1])),  # its mean is INTERVAL under calibration
         "quantile_calibration_error": float(np.mean([abs(share(pit <= level) - level) for level in levels])),
     }
     if not isinstance(data.prediction, Quantiles) or data.prediction._has_levels(ends).all():
@@ -474,7 +474,7 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
 
 
 def _spread(data: Forecasts, errors: Array) -> tuple[float, float]:
-    """How much squared errors of vectors are above their variances on average, and the standard error of that."""
+    """Return the mean of squared errors over variances, minus 1, and its standard error."""
     std, xp = arrays.to_compute_device(data.prediction.standard_deviation()), arrays.namespace(errors)
     if data.n < 2 or not xp.all(std > 0):
         return 0.0, math.inf
@@ -485,7 +485,7 @@ def _spread(data: Forecasts, errors: Array) -> tuple[float, float]:
 
 
 def _effective_size(data: Forecasts) -> float:
-    """Return how many samples of equal weight have means with the same variance."""
+    """Return the number of samples of equal weight whose mean has the same variance."""
     if data.sample_weight is None:
         return data.n
     weight = arrays.to_host(data.sample_weight)

@@ -1,6 +1,6 @@
-"""Further numbers of class probabilities that `evaluate(metrics=...)` and `kcalib evaluate --metrics` name.
+"""Compute further numbers of class probabilities by name: `evaluate(metrics=...)`, `kcalib evaluate --metrics`.
 
-A line of `METRICS` is all that a number needs to be named there.
+To add one, add a line to `METRICS`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kcalib.estimators.curves.smooth_ece import smooth_error
 from kcalib.estimators.event_bins import Sample
 from kcalib.lenses import ClassWise
 
-# What each public function returns, of checked data of two classes, a level of confidence and a seed.
+# Functions of checked data with two classes, a confidence level and a seed; each returns what its public function does.
 METRICS: dict[str, Callable[[Classification, float, int], Any]] = {
     "logistic_recalibration": lambda data, level, seed: recalibration_of(data, level),
     "observed_expected_ratio": lambda data, level, seed: ratio_of(data, level),
@@ -28,11 +28,11 @@ METRICS: dict[str, Callable[[Classification, float, int], Any]] = {
     "smooth_ece": lambda data, level, seed: smooth_error(Sample.of(data).to_host())[0],
     "cumulative_calibration_error": lambda data, level, seed: cumulative_error_of(data),
 }
-GROUPS = {"clinical": tuple(METRICS)[:5]}  # names for several
+GROUPS = {"clinical": tuple(METRICS)[:5]}  # names that stand for several metrics
 
 
 def check_metrics(metrics: Any) -> tuple[str, ...]:
-    """Return the names of `METRICS` that are meant, each once."""
+    """Check names of metrics and groups of them; return the names of the metrics, each once."""
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         metrics = [metrics]
     names: dict[str, None] = {}
@@ -49,7 +49,7 @@ def check_metrics(metrics: Any) -> tuple[str, ...]:
 
 
 def compute_metrics(names: Iterable[str], data: Classification, level: float, seed: int) -> dict[str, Any]:
-    """Return the result of each; of more than two classes a tuple, of each class against all others."""
+    """Return the result of each metric; for more than two classes a tuple, for each class against all others."""
     if data.m == 2:
         return {name: METRICS[name](data, level, seed) for name in names}
     problems = [ClassWise(k).induced(data) for k in range(data.m)]

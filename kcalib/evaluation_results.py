@@ -1,7 +1,4 @@
-"""What an evaluation of one model says, for each kind of predictions: `kcalib.evaluate`, and what else makes them.
-
-A state that adds up (`kcalib.streaming`) has the same.
-"""
+"""Results of `kcalib.evaluate` and of the states of `kcalib.streaming`, a class for each kind of predictions."""
 
 from __future__ import annotations
 
@@ -20,37 +17,38 @@ from kcalib.results import CalibrationTestResult, SKCEResult
 
 __all__ = ["Evaluation", "ForecastEvaluation", "MultilabelEvaluation"]
 
-SHOWN = 5  # labels in a verdict
+SHOWN = 5  # labels that a verdict names
 INTERVAL = 0.9  # probability of the central intervals whose coverage is reported
 
 
 class ModelEvaluation(Summarized, ABC):
-    """An evaluation in words; its fields before `skce` are numbers that only models of its kind have."""
+    """Base class of evaluations; the fields before `skce` depend on the kind of predictions."""
 
     @abstractmethod
     def columns(self) -> dict[str, str]:
-        """The numbers before `skce` as cells of a table, by their headers."""
+        """Return the numbers before `skce` as cells of a table, by header."""
 
     def remarks(self) -> list[str]:
-        """What the columns are, where their headers do not say it."""
+        """Return explanations of the columns."""
         return []
 
     @abstractmethod
     def notes(self) -> list[str]:
-        """What a picture says beside the diagram."""
+        """Return lines of text for a diagram."""
 
     def to_html(self, path: str | os.PathLike[str] | None = None, *, beside: Iterable[Any] = ()) -> str:
-        """A page of HTML: the verdict in words, the numbers, the test with its law, and how to repeat it.
+        """Return an HTML page with the verdict, the numbers, the test with its null distribution, and how to repeat it.
 
-        One file that needs no network, light or dark as the reader has it. An evaluation holds no samples, so diagrams,
-        comparisons and recalibration are given to it. ``kcalib report`` makes all of these from files.
+        The page is one file, needs no network, and has a light and a dark mode. An evaluation holds no samples, so
+        diagrams, comparisons and recalibrators are passed to it. ``kcalib report`` makes a page with all of these from
+        files.
 
         Parameters
         ----------
         path : path-like, optional
-            File to write it to, whole or not at all.
+            File to write; a failure leaves no partial file.
         beside : iterable of results, optional
-            What else is on the page, in this order: each as it is printed, and drawn where it has a ``plot``, such as
+            Further results for the page: each is printed, and plotted if it has a ``plot`` method, such as those of
             `kcalib.reliability`, `kcalib.quantile_calibration`, `kcalib.compare` and `kcalib.recalibration.choose`.
 
         Returns
@@ -65,7 +63,7 @@ class ModelEvaluation(Summarized, ABC):
         OSError
             If the file cannot be written.
         TypeError
-            If `beside` is no list or the like, or something of it no result of kcalib.
+            If `beside` is not iterable, or one of its elements is no result of kcalib.
 
         Examples
         --------
@@ -92,7 +90,7 @@ class ModelEvaluation(Summarized, ABC):
 
 @dataclass(frozen=True)
 class Evaluation(ModelEvaluation):
-    """The usual numbers about one classifier, and a verdict on its calibration."""
+    """Scores, calibration error and test of one classifier, with a verdict on its calibration."""
 
     _shown = (
         "verdict", "lens", "n_samples", "n_classes", "positive_class", "accuracy", "log_loss", "brier_score",
@@ -101,27 +99,27 @@ class Evaluation(ModelEvaluation):
 
     n_samples: int  #: samples given
     n_classes: int  #: m, of the induced problem if there is a lens
-    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
+    positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     confidence_from: str  #: "largest probability", of two classes "max(p, 1 - p)", or "as given", see `kcalib.lenses`
-    accuracy: float  #: share of samples whose predicted class is right; all numbers are those seen through the lens
+    accuracy: float  #: share of samples whose predicted class is right; all numbers are of the induced problem
     mean_confidence: float  #: mean probability of the predicted class
     log_loss: float  #: `kcalib.log_loss`
     brier_score: float  #: `kcalib.brier_score`
     top_label_ece: float  #: `kcalib.top_label_ece`
-    skce: SKCEResult  #: the estimate, with its standard error
-    test: CalibrationTestResult  #: the test that the verdict rests on
-    rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
-    rms_error_from: (
-        str | None
-    )  #: what that rests on: "kernel"; of class probabilities "fitted map", too, or of a state "temperature map"
-    kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests
-    n_eigenvalue_samples: int | None  #: samples that this limit comes from
+    skce: SKCEResult  #: estimate of the SKCE
+    test: CalibrationTestResult  #: test that the verdict depends on
+    #: lower confidence limit of the calibration error, see `evaluate`; None if there is none
+    rms_error_lower: float | None
+    #: what the limit comes from: "kernel"; for class probabilities also "fitted map", in states "temperature map"
+    rms_error_from: str | None
+    kernel_eigenvalue: float | None  #: upper limit of the kernel's largest eigenvalue, which the limit uses
+    n_eigenvalue_samples: int | None  #: samples that this eigenvalue was computed from
     level: float  #: of the verdict and of `rms_error_lower`
-    tolerance: float | None  #: what the verdict allows a model to be off by; None: calibration itself is tested
-    miscalibrated: bool  #: whether calibration is rejected at that level, or with a tolerance, that it is kept
-    verdict: str  #: the same in words, with the direction where confidence and accuracy tell it
-    #: Results by the names of ``evaluate(metrics=...)``, of more than two classes a tuple of them; None without
+    tolerance: float | None  #: acceptable error; None: the verdict is about calibration itself
+    miscalibrated: bool  #: whether calibration, or an error within the tolerance, is rejected
+    verdict: str  #: the same in words, with the direction of the error if it is known
+    #: results by the names in ``evaluate(metrics=...)``, for more than two classes a tuple of results; None without
     metrics: dict[str, Any] | None = None
 
     def columns(self) -> dict[str, str]:
@@ -145,7 +143,7 @@ class Evaluation(ModelEvaluation):
         return remarks
 
     def metric_rows(self) -> list[list[str]]:
-        """`metrics` as rows of a table."""
+        """Return `metrics` as rows of a table."""
         return [
             row
             for name, results in (self.metrics or {}).items()
@@ -167,9 +165,9 @@ class Evaluation(ModelEvaluation):
 
 @dataclass(frozen=True)
 class ForecastEvaluation(ModelEvaluation):
-    """The usual numbers about one model that predicts distributions, and a verdict on its calibration.
+    """Scores, calibration error and test of one model that predicts distributions, with a verdict on its calibration.
 
-    What predictions of vectors, or predictions without a density, do not have is None.
+    Fields that do not exist for predictions of vectors, or without a density, are None.
     """
 
     _shown = (
@@ -178,31 +176,34 @@ class ForecastEvaluation(ModelEvaluation):
     )  # fmt: skip
 
     n_samples: int  #: samples given
-    n_dims: int  #: d, entries of a target; 1 for numbers
+    n_dims: int  #: d, dimension of a target; 1 for numbers
     prediction: str  #: the family of distributions
-    rmse: float  #: root of the mean squared difference of targets and predicted means, over all entries
-    crps: float  #: `kcalib.crps`; for vectors the energy score, for quantiles the weighted interval score
+    rmse: float  #: root mean squared difference between targets and predicted means
+    crps: float  #: `kcalib.crps`; energy score of vectors, weighted interval score of quantiles
     log_score: float | None  #: `kcalib.log_score`
     pinball_loss: float | None  #: `kcalib.pinball_loss` at its default levels
-    #: share of the targets in the central 90 % intervals, from the quantile at 0.05 to that at 0.95, ends included: of
-    #: counts more; of S members as a rule fewer, for they leave 2 / (S + 1) of targets like them outside of all
+    #: share of targets in the central 90 % intervals, from the quantile at 0.05 to the one at 0.95, both included. It
+    #: is higher for calibrated counts, and lower for S members: 2 / (S + 1) of all targets are outside their range
     interval_coverage: float | None
     interval_width: float | None  #: mean width of these intervals
-    pit_mean: float | None  #: mean of `kcalib.pit_values`; 1/2 if the predictions are neither too low nor too high
+    pit_mean: float | None  #: mean of `kcalib.pit_values`; 1/2 under calibration, more if predictions are too low
     quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
-    skce: SKCEResult  #: the estimate, with its standard error
-    test: CalibrationTestResult  #: the test that the verdict rests on
+    skce: SKCEResult  #: estimate of the SKCE
+    test: CalibrationTestResult  #: test that the verdict depends on
     fair: bool  #: whether `crps` is the fair score of members
-    pit_seed: int | None  #: of the randomised PIT values; None where nothing was drawn
-    rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
-    rms_error_from: str | None  #: what that rests on: "kernel", or for class probabilities "fitted map"
-    kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests
-    n_eigenvalue_samples: int | None  #: samples that this limit comes from
-    rms_distance_lower: float | None  #: the same in units of the targets, see `evaluate`; None for vectors and states
+    pit_seed: int | None  #: of randomized PIT values; None if nothing was drawn
+    #: lower confidence limit of the calibration error, see `evaluate`; None if there is none
+    rms_error_lower: float | None
+    rms_error_from: str | None  #: what the limit comes from: "kernel"
+    kernel_eigenvalue: float | None  #: upper limit of the kernel's largest eigenvalue, which the limit uses
+    n_eigenvalue_samples: int | None  #: samples that this eigenvalue was computed from
+    rms_distance_lower: (
+        float | None
+    )  #: the same in the units of the targets, see `evaluate`; None for vectors and states
     level: float  #: of the verdict and of the lower limits
-    tolerance: float | None  #: what the verdict allows a model to be off by; None: calibration itself is tested
-    miscalibrated: bool  #: whether calibration is rejected at that level, or with a tolerance, that it is kept
-    verdict: str  #: the same in words, with what PIT values (of vectors: standardised errors) tell about the reason
+    tolerance: float | None  #: acceptable error; None: the verdict is about calibration itself
+    miscalibrated: bool  #: whether calibration, or an error within the tolerance, is rejected
+    verdict: str  #: the same in words, with the reason if PIT values (vectors: standardized errors) tell it
 
     def columns(self) -> dict[str, str]:
         return {
@@ -235,27 +236,27 @@ class ForecastEvaluation(ModelEvaluation):
 
 @dataclass(frozen=True)
 class MultilabelEvaluation(Summarized):
-    """Evaluations of labels of which a sample can have several, each as a binary problem, and what holds for all."""
+    """Evaluations of all labels of a multilabel problem, each as a binary problem, and a verdict on all."""
 
     labels: tuple[Any, ...]  #: names of the labels, in the order of columns
-    #: Of each label. A verdict is by the adjusted p-value, ``test.pvalue`` that of the label by itself.
+    #: one for each label. Verdicts use adjusted p-values; ``test.pvalue`` is not adjusted
     evaluations: tuple[Evaluation, ...]
-    pvalues_holm: tuple[float, ...]  #: p-values, adjusted over labels by Holm
+    pvalues_holm: tuple[float, ...]  #: p-values adjusted over labels by Holm
     n_samples: int  #: samples given
-    n_labels: int  #: labels
-    accuracy: float  #: mean over labels, as of the next three
+    n_labels: int  #: number of labels
+    accuracy: float  #: mean over labels, as the next three
     log_loss: float  #: `kcalib.log_loss`
     brier_score: float  #: `kcalib.brier_score`
     top_label_ece: float  #: `kcalib.top_label_ece`
-    level: float  #: of the verdict: the probability that any label is called miscalibrated if all are calibrated
-    miscalibrated: bool  #: whether any label is
+    level: float  #: of the verdict: largest probability that any label is called miscalibrated if all are calibrated
+    miscalibrated: bool  #: whether any label is miscalibrated
     verdict: str  #: the same in words
 
     @classmethod
     def of(
         cls, labels: Sequence[Any], evaluations: Sequence[Evaluation], pvalues_holm: Sequence[float]
     ) -> MultilabelEvaluation:
-        """Put evaluations together; `pvalues_holm` are their p-values adjusted over labels."""
+        """Join evaluations; `pvalues_holm` are their p-values adjusted over labels."""
         level = evaluations[0].level
         adjusted = tuple(
             replace(e, miscalibrated=False, verdict="no evidence against calibration among all labels")
@@ -281,7 +282,7 @@ class MultilabelEvaluation(Summarized):
         )
 
     def means(self) -> str:
-        """Say the means over labels in a line."""
+        """Return the means over labels as a line of text."""
         scores = f"log loss {self.log_loss:.4f}, Brier {self.brier_score:.4f}, ECE {self.top_label_ece:.4f}"
         return f"means over {self.n_labels} labels: accuracy {self.accuracy:.4f}, {scores}"
 
@@ -311,7 +312,7 @@ def _optional(value: float | None, form: str) -> str:
 
 
 def _rows_of(name: str, result: Any, suffix: str = "") -> list[list[str]]:
-    """Return a row for each number of a result that has an interval, or one for the result."""
+    """Return a row for each number of a result that has an interval, or one row for the result."""
     limits = {field: limit for field, limit in getattr(result, "__dict__", {}).items() if field.endswith("interval")}
     numbers = {field.removesuffix("interval").removesuffix("_"): limit for field, limit in limits.items()}
     rows = [

@@ -1,8 +1,7 @@
-"""What the public functions return when asked for more than a number.
+"""Results of the public functions: a number, its uncertainty, and how it was computed.
 
-Frozen dataclasses in the style of `scipy.stats`: the number, its uncertainty, and what was
-actually done. Everything in them is plain Python, so they pickle, compare and convert to
-JSON (``dataclasses.asdict``).
+Frozen dataclasses in the style of `scipy.stats`. They hold plain Python objects only, so they pickle, compare, and
+convert to JSON (``dataclasses.asdict``).
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ __all__ = [
 ]
 
 
-MOST_MODELS = 6  # in a summary
-MODEL_COLUMNS = [False, True, False, False, True, True]  # which are texts
+MOST_MODELS = 6  # rows of a summary
+MODEL_COLUMNS = [False, True, False, False, True, True]  # whether a column holds text
 
 
 class ConfidenceInterval(NamedTuple):
@@ -51,7 +50,7 @@ class ConfidenceInterval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Computed(Summarized):
-    """A result that says what computed it. Equal numbers from several machines are equal results."""
+    """Base class of results that name the version and machine; these do not count when results are compared."""
 
     version: str = field(default=__version__, repr=False, compare=False)  #: of kcalib
     machine: str = field(default_factory=machine, repr=False, compare=False)  #: system, architecture, instruction set
@@ -59,21 +58,22 @@ class Computed(Summarized):
 
 @dataclass(frozen=True)
 class FewErrors(Summarized):
-    r"""Of predictions that leave few errors open, and samples that hold few: what samples like these may have missed.
+    r"""Largest SKCE of errors that the samples may have missed, for confident predictions with few observed errors.
 
-    With a share :math:`v` of targets other than the most probable ones, where the model predicts :math:`u`, the root
-    of the SKCE is at most :math:`\sqrt{D} (u + v)`, :math:`D` the largest that an SKCE can be.
+    Suppose the target differs from the most probable class with probability :math:`v`, and the model predicts
+    :math:`u` for it. Then the root of the SKCE is at most :math:`\sqrt{D} (u + v)`, where :math:`D` is the largest
+    possible SKCE.
     """
 
-    seen: int  #: samples whose target is not the most probable one
-    expected: float  #: u, the mean probability of that
+    seen: int  #: samples whose target is not the most probable class
+    expected: float  #: u, the mean predicted probability that it is not
     n_samples: int  #: n
-    largest: float  #: D, at most
+    largest: float  #: upper bound of D
 
     def upper_limit(self, tail: float) -> float:
-        """An upper limit of the SKCE, with v from the binomial law of `seen`: below it with at most this probability.
+        """Return an upper confidence limit of the SKCE, which the SKCE exceeds with probability `tail` at most.
 
-        Clopper and Pearson's limit; where none was seen v is 1 - tail^(1/n), about -log(tail) / n.
+        It uses the Clopper-Pearson limit of v; if no error was seen, that is 1 - tail^(1/n), about -log(tail) / n.
         """
         if self.seen >= self.n_samples:
             return self.largest
@@ -87,29 +87,29 @@ class SKCEResult(Computed):
 
     value: float  #: the estimate
     standard_error: float | None  #: None below four samples (two blocks) and with sample weights
-    null_standard_error: float | None  #: the same if the model is calibrated, given the predictions; "unbiased" only
-    draws_standard_error: float | None  #: what draws from the predictions add to it; None where none were taken
-    features_standard_error: float | None  #: the part of it that is due to random features; None without them
+    null_standard_error: float | None  #: under calibration, given the predictions; "unbiased" only
+    draws_standard_error: float | None  #: part due to draws from the predictions; None without draws
+    features_standard_error: float | None  #: part of `standard_error` due to random features; None without
     estimator: str  #: "unbiased", "biased", "block", "biased_block", "linear" or "features"
     block_size: int | None  #: samples in a block, None without blocks
     n_columns: int | None  #: columns of random features, None without them
-    seed: int | None  #: of random features, or of the order of samples in blocks; None where nothing was random
+    seed: int | None  #: of random features, or of the order of samples in blocks; None if nothing was random
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
-    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
+    positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
-    bandwidth: float | None  #: of the kernel on predictions, as a number; None where it has none, or several
-    bandwidth_source: str  #: "given", or how the median heuristic found it
+    bandwidth: float | None  #: bandwidth of the kernel on predictions; None if it has none or several
+    bandwidth_source: str  #: "given", or how the median heuristic chose it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
-    target_factor: str | None  #: how its expectations under predicted distributions were found
-    prediction_distances: str | None  #: how distances of predicted distributions were found
-    dtype: str  #: arithmetic of the sweep; sums are always float64
-    backend: str  #: which backend computed it
-    backend_reason: str  #: and why that one
-    threads: int | None  #: threads used at most; None where the array library decides
+    target_factor: str | None  #: how its expectations under predicted distributions were computed
+    prediction_distances: str | None  #: how distances between predicted distributions were computed
+    dtype: str  #: arithmetic of kernel entries; sums are always float64
+    backend: str  #: backend that computed it
+    backend_reason: str  #: why this backend was chosen
+    threads: int | None  #: largest number of threads used; None if the array library decides
     seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
@@ -124,16 +124,16 @@ class TestBlock(Summarized):
 
     name: str  #: "temperature", "bias", "classes", "top label", "kernel" or "fine kernel"; "given NAME"
     statistic: float  #: large for one kind of error
-    pvalue: float  #: of this statistic alone, by its rank among the draws
-    approximate_pvalue: float  #: what is combined, by a gamma law with the moments of the draws
-    finding: str  #: what a large value says
+    pvalue: float  #: of this statistic alone, from its rank among the draws
+    approximate_pvalue: float  #: by a gamma distribution with the moments of the draws; the test combines these
+    finding: str  #: what a large value means, in words
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationTestResult(Computed):
-    """A test of the hypothesis that the model is calibrated.
+    """Result of a test of the hypothesis that the model is calibrated.
 
-    What a method does not have is None.
+    Fields that a method does not have are None.
     """
 
     _shown = (
@@ -141,65 +141,65 @@ class CalibrationTestResult(Computed):
         "lens", "kernel",
     )  # fmt: skip
 
-    statistic: float  #: what is compared with its law under calibration; each method says which
+    statistic: float  #: test statistic, defined by the method
     pvalue: float  #: probability of a statistic at least as large if the model is calibrated
-    #: its natural logarithm, also where it underflows; minus infinity, in JSON "-Infinity", if a calibrated model never
-    #: has such labels
+    #: natural logarithm of the p-value, also if that underflows; minus infinity ("-Infinity" in JSON) if a calibrated
+    #: model never has such labels
     log_pvalue: float
-    estimate: float  #: the calibration error that is tested
+    estimate: float  #: of the calibration error that is tested
     standard_error: float | None = None  #: of the estimate
-    null_standard_error: float | None = None  #: of the estimate if the model is calibrated, given the predictions
-    method: str  #: the test that was done
-    null_law: str  #: what the p-value rests on
-    #: "draws", or beyond them "tilted draws", "law" or "bound" (of "cme" "law" in their place); None without draws
+    null_standard_error: float | None = None  #: under calibration, given the predictions
+    method: str  #: name of the test
+    null_law: str  #: null distribution that the p-value is from
+    #: "draws"; for p-values too small for draws "tilted draws", "law" or "bound" ("cme": "law"); None without draws
     pvalue_from: str | None = None
     blocks: tuple[TestBlock, ...] | None = None  #: the statistics that "adaptive" combines
-    finding: str | None = None  #: what the most significant of them says
-    #: of the draws of `statistic` under calibration, in float32: least, 39 quantiles, largest; None without draws
+    finding: str | None = None  #: of the most significant of `blocks`
+    #: draws of `statistic` under calibration, in float32: minimum, 39 quantiles, maximum; None without draws
     null_quantiles: tuple[float, ...] | None = field(default=None, repr=False)
-    estimator: str  #: what `estimate` is
+    estimator: str  #: estimator of `estimate`
     n_samples: int  #: samples given
-    n_samples_used: int  #: samples used; blocks drop those after the last full one
+    n_samples_used: int  #: samples used; block estimators drop those after the last full block
     n_classes: int | None = None  #: m, of the induced problem if there is a lens; None for distributions
-    #: of two classes the second, whose probability a single column is; else None, as with a lens
+    #: the second of two classes, whose probability a single column is; else, and with a lens, None
     positive_class: Any = None
     prediction: str | None = None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     block_size: int | None = None  #: samples in a block
     n_blocks: int | None = None  #: full blocks
-    n_resamples: int | None = None  #: random draws of the statistic
+    n_resamples: int | None = None  #: draws of the statistic under calibration
     n_eigenvalues: int | None = None  #: eigenvalues computed
     n_columns: int | None = None  #: columns of random features
-    features_standard_error: float | None = None  #: the part of the standard error that is due to random features
-    features_freedom: float = N_GROUPS - 1.0  #: degrees of freedom of its estimate, by groups of features
+    features_standard_error: float | None = None  #: part of `standard_error` due to random features
+    features_freedom: float = N_GROUPS - 1.0  #: degrees of freedom of its estimate
     n_locations: int | None = None  #: test locations
     bound: float | None = None  #: largest possible size of an entry H_ij (distribution_free)
     kernel: str | None = None  #: the kernel with its bandwidths as numbers
-    bandwidth: float | None = None  #: of the kernel on predictions, as a number; None where it has none, or several
-    bandwidth_source: str | None = None  #: "given", or how the median heuristic found it
+    bandwidth: float | None = None  #: bandwidth of the kernel on predictions; None if it has none or several
+    bandwidth_source: str | None = None  #: "given", or how the median heuristic chose it
     target_kernel: str | None = None  #: "delta", or "matrix of rank r", or the kernel on targets
-    target_factor: str | None = None  #: how its expectations under predicted distributions were found
-    prediction_distances: str | None = None  #: how distances of predicted distributions were found
-    variance_slope: float | None = None  #: of the estimate over all pairs: slope * true value + constant, for limits
-    variance_constant: float | None = None  #: see there
-    few_errors: FewErrors | None = None  #: what upper limits rest on where errors are rare; None elsewhere
-    seed: int | None = None  #: of permutation, draws, or locations; None where nothing was random
-    dtype: str  #: arithmetic of the sweep; sums are always float64
-    backend: str | None = None  #: which backend computed it
-    backend_reason: str | None = None  #: and why that one
-    threads: int | None = None  #: threads used at most; None where the array library decides
+    target_factor: str | None = None  #: how its expectations under predicted distributions were computed
+    prediction_distances: str | None = None  #: how distances between predicted distributions were computed
+    variance_slope: float | None = None  #: variance of the estimate over all pairs = slope * true value + constant
+    variance_constant: float | None = None  #: constant of this variance
+    few_errors: FewErrors | None = None  #: for upper limits if errors are rare; else None
+    seed: int | None = None  #: of the permutation, draws, or locations; None if nothing was random
+    dtype: str  #: arithmetic of kernel entries; sums are always float64
+    backend: str | None = None  #: backend that computed it
+    backend_reason: str | None = None  #: why this backend was chosen
+    threads: int | None = None  #: largest number of threads used; None if the array library decides
     seconds: float = field(compare=False)  #: wall time
 
     def _brief(self) -> str:
         return f"p-value {format_pvalue(self.pvalue)}, {self.method}"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the law of the statistic under calibration, as draws have found it, and the observed statistic.
+        """Plot the null distribution of the statistic, from draws, and the observed statistic.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; by default the axes of a new figure that pyplot does not know.
+            Axes to draw on. Default: axes of a new figure, which pyplot does not manage.
 
         Returns
         -------
@@ -218,33 +218,34 @@ class CalibrationTestResult(Computed):
         return laws.draw_law(self, ax)
 
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:
-        """Confidence interval of the calibration error that `estimate` estimates.
+        """Return a confidence interval of the calibration error that `estimate` estimates.
 
-        From an unbiased estimate over all pairs a score interval: the variance is that at the limit, not at the
-        estimate, and never below what it is under calibration given the predictions; the lower limit allows for the
-        estimate's skewness. Of blocks by Student's law. Both are asymptotic. Where the predictions leave few errors
-        open, and the samples hold few, the upper limit is at least that of a model that errs as often as a model can
-        whose errors were not seen (`FewErrors`). With ``method="distribution_free"`` by
-        Hoeffding's inequality: wide, and valid for every n. An interval holds 0 unless the test rejects calibration at
-        the level of the interval's lower tail (half of 1 - `confidence_level`, with one limit all of it).
+        For an unbiased estimate over all pairs it is a score interval: it uses the variance at the limit, which is at
+        least the variance under calibration given the predictions, and its lower limit corrects for skewness. For
+        block estimates it uses Student's t distribution. Both are asymptotic. For confident predictions with few
+        observed errors the upper limit also allows for errors that the samples may have missed (`FewErrors`). With
+        ``method="distribution_free"`` the interval is Hoeffding's: wide, and valid for every n.
+
+        The interval contains 0 unless the test rejects calibration at the level of the interval's lower tail: half of
+        1 - `confidence_level` for two-sided intervals, else all of it.
 
         Parameters
         ----------
         confidence_level : float
-            In (0, 1).
+            Confidence level, in (0, 1).
         alternative : {"two-sided", "less", "greater"}
-            Two limits, an upper one, or a lower one.
+            Two limits, an upper limit only, or a lower limit only.
 
         Returns
         -------
         ConfidenceInterval
-            With fields `low` and `high`.
+            Interval with fields `low` and `high`.
 
         Raises
         ------
         ValueError
-            If an argument is out of range, or if there is no interval: for the biased estimate, "cme",
-            "consistency", and below four samples.
+            If an argument is out of range, or if there is no interval: for the biased estimate, "cme", "consistency",
+            and fewer than four samples.
         """
         check_fraction("confidence_level", confidence_level)
         check_choice("alternative", alternative, ("two-sided", "less", "greater"))
@@ -255,9 +256,9 @@ class CalibrationTestResult(Computed):
         )
 
     def limits(self, tail: float, *, of_features: bool = False) -> ConfidenceInterval:
-        """Those of `confidence_interval` that exclude the true value with the probability `tail` each.
+        """Return the limits of `confidence_interval`, each of which excludes the true value with probability `tail`.
 
-        `of_features`: the true value with the kernel of the random features, in place of the given kernel.
+        With `of_features` the true value is that of the random-feature kernel instead of the given kernel.
         """
         if not self.has_interval:
             raise ValueError(
@@ -276,19 +277,19 @@ class CalibrationTestResult(Computed):
 
     @property
     def has_interval(self) -> bool:
-        """Whether there is a `confidence_interval`."""
+        """Whether there is a confidence interval."""
         by_hoeffding = self.method == "distribution_free" and self.estimator != "biased SKCE"
         return by_hoeffding or self.standard_error is not None
 
     def _asymptotic_limits(self, error: float, tail: float, of_features: bool) -> tuple[float, float]:
-        """Limits that the estimate's law leaves with the probability `tail` on either side."""
+        """Return asymptotic limits with probability `tail` on either side."""
         if self.variance_slope is not None and self.variance_constant is not None:
             quantile = -float(scipy.special.ndtri(tail))
             constant = self.variance_constant
             if self.features_standard_error is not None and not of_features:
-                # The spread of few groups: Student's law in place of the normal one.
-                wider = float(scipy.special.stdtrit(self.features_freedom, tail)) / -quantile if quantile else 1.0
-                constant += (wider * self.features_standard_error) ** 2
+                # The error comes from few groups, so it needs Student's t instead of the normal quantile.
+                factor = float(scipy.special.stdtrit(self.features_freedom, tail)) / -quantile if quantile else 1.0
+                constant += (factor * self.features_standard_error) ** 2
             variance = ScoreVariance(self.variance_slope, constant)
             return variance.lower_limit(self.estimate, tail), variance.upper_limit(self.estimate, quantile)
         if self.n_blocks is None:
@@ -301,29 +302,29 @@ class CalibrationTestResult(Computed):
 
 @dataclass(frozen=True)
 class UCMEResult(Computed):
-    """The unnormalised calibration mean embedding statistic at its test locations."""
+    """The unnormalized calibration mean embedding (UCME) statistic at its test locations."""
 
     value: float  #: mean of the squared differences
     differences: tuple[float, ...]  #: at each location, observed minus expected mean kernel value
     test_predictions: tuple[tuple[float, ...], ...] = field(repr=False)  #: the locations' probabilities
     test_labels: tuple[Any, ...]  #: the locations' labels, as in `y_true`
-    seed: int | None  #: seed of the locations, None: they were given
+    seed: int | None  #: of the locations; None if they were given
     n_locations: int  #: J
     n_samples: int  #: n
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
-    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
+    positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
-    bandwidth: float | None  #: of the kernel on predictions, as a number; None where it has none, or several
-    bandwidth_source: str  #: "given", or how the median heuristic found it
+    bandwidth: float | None  #: bandwidth of the kernel on predictions; None if it has none or several
+    bandwidth_source: str  #: "given", or how the median heuristic chose it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
-    target_factor: str | None  #: how its expectations under predicted distributions were found
-    prediction_distances: str | None  #: how distances of predicted distributions were found
-    dtype: str  #: arithmetic of the sweep; sums are always float64
-    backend: str  #: which backend computed it
-    backend_reason: str  #: and why that one
-    threads: int | None  #: threads used at most; None where the array library decides
+    target_factor: str | None  #: how its expectations under predicted distributions were computed
+    prediction_distances: str | None  #: how distances between predicted distributions were computed
+    dtype: str  #: arithmetic of kernel entries; sums are always float64
+    backend: str  #: backend that computed it
+    backend_reason: str  #: why this backend was chosen
+    threads: int | None  #: largest number of threads used; None if the array library decides
     seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
@@ -332,31 +333,31 @@ class UCMEResult(Computed):
 
 @dataclass(frozen=True)
 class ModelValue(Summarized):
-    """One of the models that `kcalib.compare` compared."""
+    """Value and rank of one of the models that `kcalib.compare` compared."""
 
-    model: str  #: its name
+    model: str  #: name of the model
     value: float  #: of the metric; lower is better
     standard_error: float  #: of the value
-    confidence_interval: ConfidenceInterval  #: of the model's population value, for this model by itself
+    confidence_interval: ConfidenceInterval  #: of the population value; not adjusted for the number of models
     rank: int  #: 1 for the lowest value; equal values have equal ranks
     not_distinguishable_from: tuple[str, ...]  #: models whose difference from this one is not significant, best first
 
 
 @dataclass(frozen=True)
 class ModelDifference(Summarized):
-    """A pair of the models that `kcalib.compare` compared."""
+    """Difference of two models that `kcalib.compare` compared."""
 
-    first: str  #: a model
-    second: str  #: another
-    difference: float  #: value of the first minus value of the second: negative if the first is better
-    standard_error: float  #: of the difference, of paired samples
-    confidence_interval: ConfidenceInterval  #: of the difference, for this pair by itself
-    pvalue: float  #: two-sided, of the hypothesis that the two population values are equal
-    pvalue_holm: float  #: the same adjusted for the number of pairs
+    first: str  #: name of the first model
+    second: str  #: name of the second model
+    difference: float  #: first minus second value; negative if the first model is better
+    standard_error: float  #: of the difference between paired samples
+    confidence_interval: ConfidenceInterval  #: of the difference; not adjusted for the number of pairs
+    pvalue: float  #: two-sided, for equal population values
+    pvalue_holm: float  #: p-value adjusted for the number of pairs by Holm
     distinguishable: bool  #: whether the adjusted p-value is at most 1 - confidence_level
 
     def swapped(self) -> ModelDifference:
-        """The second model minus the first."""
+        """Return the difference of the second model minus the first."""
         low, high = self.confidence_interval
         interval = ConfidenceInterval(-high, -low)
         return replace(
@@ -366,44 +367,44 @@ class ModelDifference(Summarized):
 
 @dataclass(frozen=True)
 class Comparison(Computed):
-    """Models compared on the same samples; ``print`` shows the best in a table, `pair_lines` makes one of all pairs."""
+    """Comparison of models on the same samples; ``print`` shows a table of models, `pair_lines` makes one of pairs."""
 
     metric: str  #: "skce", "ckce", "ece", "brier_score", "log_loss", "crps" or "log_score"
-    estimator: str  #: what estimates it
-    intervals: str  #: how standard errors, intervals and p-values were made
-    confidence_level: float  #: of the intervals; models are told apart at 1 minus this
+    estimator: str  #: estimator of the metric
+    intervals: str  #: how standard errors, intervals and p-values were computed
+    confidence_level: float  #: of the intervals; 1 minus it is the level of `distinguishable`
     ranking: tuple[str, ...]  #: names of the models, best first
     models: tuple[ModelValue, ...]  #: in the order given
     differences: tuple[ModelDifference, ...]  #: all pairs, in the order given
     n_samples: int  #: n
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
-    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
+    positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
-    kernel: str | None  #: the one kernel of all models, with its bandwidths as numbers; None without
-    bandwidth: float | None  #: of the kernel on predictions, as a number; None where it has none, or several
-    bandwidth_source: str | None  #: "given", or how the median heuristic found it; None without kernel
+    kernel: str | None  #: kernel of all models with its bandwidths as numbers; None without
+    bandwidth: float | None  #: bandwidth of the kernel on predictions; None if it has none or several
+    bandwidth_source: str | None  #: "given", or how the median heuristic chose it; None without kernel
     target_kernel: str | None  #: "delta", or "matrix of rank r", or the kernel on targets; None without kernel
-    target_factor: str | None  #: how its expectations under predicted distributions were found
-    prediction_distances: str | None  #: how distances of predicted distributions were found
+    target_factor: str | None  #: how its expectations under predicted distributions were computed
+    prediction_distances: str | None  #: how distances between predicted distributions were computed
     regularization: float | None  #: lambda of the CKCE; None without
-    n_columns: int | None  #: of random features of the kernel; None where all pairs were taken, or without kernel
+    n_columns: int | None  #: columns of random features; None for sums over all pairs, or without kernel
     n_bins: int | None  #: bins of the confidence; None without
     n_resamples: int | None  #: replicates of the bootstrap; None without
     seed: int | None  #: of the bootstrap, of random features or of a subset of samples; None if nothing was random
     dtype: str | None  #: arithmetic of the sweep over pairs; None without
-    backend: str | None  #: which backend computed the first model; None without kernel
-    backend_reason: str | None  #: and why that one; by workers who computed how many tiles, of all models
-    threads: int | None  #: threads used at most; None where no backend has any
+    backend: str | None  #: backend that computed the first model; None without kernel
+    backend_reason: str | None  #: why it was chosen; with workers, how many tiles of all models each computed
+    threads: int | None  #: largest number of threads used; None if no backend uses any
     seconds: float = field(compare=False)  #: wall time
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the value of each model with its interval, the best one above.
+        """Plot the value of each model with its interval, best model on top.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; by default the axes of a new figure that pyplot does not know.
+            Axes to draw on. Default: axes of a new figure, which pyplot does not manage.
 
         Returns
         -------
@@ -418,7 +419,7 @@ class Comparison(Computed):
         return laws.draw_intervals(self, ax)
 
     def model(self, name: str) -> ModelValue:
-        """The model called `name`.
+        """Return the entry of the model called `name`.
 
         Parameters
         ----------
@@ -433,7 +434,7 @@ class Comparison(Computed):
         Raises
         ------
         KeyError
-            If there is none of that name.
+            If no model has that name.
         """
         for entry in self.models:
             if entry.model == name:
@@ -441,17 +442,17 @@ class Comparison(Computed):
         raise KeyError(f"no model is called {name!r}, there are {', '.join(map(repr, self.ranking))}")
 
     def difference(self, first: str, second: str) -> ModelDifference:
-        """The model called `first` minus the one called `second`.
+        """Return the difference of the model called `first` minus the one called `second`.
 
         Parameters
         ----------
         first, second : str
-            Two names from `ranking`, in any order.
+            Names from `ranking`.
 
         Returns
         -------
         ModelDifference
-            The entry of `differences`, with the sign that the order asks for.
+            The entry of `differences` for this pair, with the sign of this order.
 
         Raises
         ------
@@ -473,7 +474,7 @@ class Comparison(Computed):
         return Summary(title, rows, MODEL_COLUMNS, header, (*further, *remarks))
 
     def model_lines(self) -> list[str]:
-        """The models as lines of a table, best first."""
+        """Return a table of the models as lines, best first."""
         return align(self._model_rows(self.ranking), MODEL_COLUMNS)
 
     def _model_rows(self, names: Sequence[str]) -> list[list[str]]:
@@ -486,7 +487,7 @@ class Comparison(Computed):
         return rows
 
     def pair_lines(self) -> list[str]:
-        """The pairs as lines of a table, better model first."""
+        """Return a table of all pairs as lines, better model first."""
         rows = [["better", "worse", "difference", self._level(), "p-value", "Holm", ""]]
         for first, second in itertools.combinations(self.ranking, 2):
             d = self.difference(first, second)
@@ -496,7 +497,7 @@ class Comparison(Computed):
         return align(rows, [True, True, False, True, False, False, True])
 
     def remarks(self) -> list[str]:
-        """What was done, a line for each thing."""
+        """Return lines that say how the comparison was computed."""
         predicted = self.prediction if self.n_classes is None else f"{self.n_classes} classes"
         lines = [f"{self.metric}: {self.estimator}, {self.n_samples} samples, {predicted}"]
         if self.lens != str(Canonical()):
@@ -519,38 +520,38 @@ def _format_interval(interval: ConfidenceInterval) -> str:
 
 @dataclass(frozen=True)
 class CKCEResult(Computed):
-    """An estimate of the conditional kernel calibration error.
+    """An estimate of the conditional kernel calibration error (CKCE).
 
-    What a method does not have is None.
+    Fields that a method does not have are None.
     """
 
     value: float  #: the estimate
-    error_bound: float | None  #: of the absolute error of `value` against equation 7; None where there is none
+    error_bound: float | None  #: of the absolute error of `value` against equation 7 of the CKCE paper; None if unknown
     error_bound_kind: str  #: "certificate", "trace", "estimated", or why there is none
-    method: str  #: how it was computed; never "auto"
-    method_reason: str  #: why that way
+    method: str  #: method that was used; never "auto"
+    method_reason: str  #: why this method was chosen
     iterations: int | None  #: of conjugate gradients
-    rank: int | None  #: columns of the low-rank factor, of the preconditioner with conjugate gradients
+    rank: int | None  #: columns of the low-rank factor; with conjugate gradients those of the preconditioner
     n_features: int | None  #: random frequencies of each Gaussian term (fourier)
-    memory: int  #: bytes of the largest arrays the method holds, beside the input
+    memory: int  #: bytes of the largest arrays of the method, without the input
     regularization: float  #: lambda; n lambda is added to the diagonal of the kernel matrix
-    tol: float | None  #: the relative error of `value` that was asked for (exact methods)
+    tol: float | None  #: requested relative error of `value` (exact methods)
     kernel: str  #: the kernel with its bandwidths as numbers
-    bandwidth: float | None  #: of the kernel on predictions, as a number; None where it has none, or several
-    bandwidth_source: str  #: "given", or how the median heuristic found it
+    bandwidth: float | None  #: bandwidth of the kernel on predictions; None if it has none or several
+    bandwidth_source: str  #: "given", or how the median heuristic chose it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
-    target_factor: str | None  #: how its expectations under predicted distributions were found
-    prediction_distances: str | None  #: how distances of predicted distributions were found
+    target_factor: str | None  #: how its expectations under predicted distributions were computed
+    prediction_distances: str | None  #: how distances between predicted distributions were computed
     n_samples: int  #: n
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
-    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
+    positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
-    seed: int | None  #: of features, landmarks, pivots; None where nothing was random
+    seed: int | None  #: of features, landmarks, pivots; None if nothing was random
     dtype: str  #: arithmetic of the kernel's entries; sums are always float64
-    backend: str  #: which backend computed them
-    backend_reason: str  #: and why that one
-    threads: int | None  #: threads used at most; None where the array library decides
+    backend: str  #: backend that computed them
+    backend_reason: str  #: why this backend was chosen
+    threads: int | None  #: largest number of threads used; None if the array library decides
     seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
@@ -559,19 +560,19 @@ class CKCEResult(Computed):
 
 @dataclass(frozen=True)
 class KDEResult(Computed):
-    """A calibration error by Dirichlet kernel densities."""
+    """An estimate of the calibration error by Dirichlet kernel densities."""
 
     value: float  #: the estimate
     norm: str  #: "l1" or "l2": p = 1 or 2 of CE_p^p
     bandwidth: float  #: of the Dirichlet kernel
-    bandwidth_source: str  #: "given", or by which criterion it is the best
+    bandwidth_source: str  #: "given", or the criterion that chose it
     log_likelihood: float  #: mean leave-one-out log-likelihood of the predictions with this bandwidth
-    orientation: str  #: "training" or "query": whose density it is
+    orientation: str  #: "training" or "query": point whose Dirichlet density is used
     lens: str  #: the notion of calibration
     n_samples: int  #: n
     n_classes: int  #: m, through the lens
     dtype: str  #: arithmetic of the weights; sums are always float64
-    threads: int | None  #: threads used at most; None on a GPU
+    threads: int | None  #: largest number of threads used; None on a GPU
     seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:

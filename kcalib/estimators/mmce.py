@@ -40,8 +40,8 @@ class MMCEResult(Summarized):
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     confidence_from: str  #: as of `ECEResult`
     backend: str  #: which backend computed it
-    backend_reason: str  #: and why that one
-    threads: int | None  #: threads used at most; None where the array library decides
+    backend_reason: str  #: why this backend was chosen
+    threads: int | None  #: largest number of threads used; None if the array library decides
 
     def __float__(self) -> float:
         return self.value

@@ -1,7 +1,7 @@
-"""The squared kernel calibration error (SKCE) of class probabilities and of predicted distributions.
+"""Estimate the squared kernel calibration error (SKCE) of class probabilities and of predicted distributions.
 
-`skce` is the public function; `estimate` is the way of the data behind it: checked input -> pair problem -> backend ->
-statistics. `kcalib.evaluation` has packed its samples for a test, and calls the latter half, `estimate_of`.
+`skce` checks its input, packs it into a pair problem, sweeps it with a backend and makes a result of the sums.
+`estimate_of` does the second half, for callers that have packed their samples already.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
 from kcalib.target_kernels import TargetKernel
 
-PIECE = 65_536  # samples that are read at a time, about: as many whole blocks
-FIRST = 2000  # samples whose median distance is a bandwidth that is not given
+CHUNK = 65_536  # samples of a source that are read at a time, rounded to whole blocks
+FIRST = 2000  # samples of a source whose median distance is the default bandwidth
 
-if TYPE_CHECKING:  # for sums over pairs no system is solved
+if TYPE_CHECKING:  # not imported otherwise: the SKCE solves no linear systems
     from kcalib.solvers.kernel_operator import KernelOperator
 
 __all__ = ["skce"]
 
-ESTIMATORS = ("unbiased", "biased", "block", "linear")  # from sums over pairs, as tests take them
+ESTIMATORS = ("unbiased", "biased", "block", "linear")  # those that tests of calibration can use
 BIASED_BLOCK = "biased_block"
 FEATURES = "features"
 PAIRED = (*ESTIMATORS, BIASED_BLOCK)
@@ -64,15 +64,15 @@ ALL = (*PAIRED, FEATURES)
 
 @dataclass(frozen=True)
 class BlockEstimator(Method):
-    """The mean of the estimates of consecutive blocks.
+    """Estimate the SKCE by the mean of the estimates of consecutive blocks.
 
     Parameters
     ----------
     block_size : int, optional
-        Samples in a block, 2..n; default: the integer square root of n, at least 2. Samples after the last full block
+        Samples in a block, 2..n. Default: the integer square root of n, at least 2. Samples after the last full block
         are not used.
     biased : bool
-        Include the pairs of a sample with itself, as "biased_block" does.
+        Whether to include the pairs of a sample with itself, as "biased_block" does.
 
     Examples
     --------
@@ -92,15 +92,15 @@ class BlockEstimator(Method):
 
 @dataclass(frozen=True)
 class FeatureEstimator(Method):
-    """The estimate over all pairs of a kernel of random features, in linear time.
+    """Estimate the SKCE in linear time, with random features of the kernel.
 
     Parameters
     ----------
     n_columns : int, optional
-        Columns of random features, a multiple of 16; default: 60 times the eighth root of n, which is 256 for 100,000
+        Columns of random features, a multiple of 16. Default: 60 times the eighth root of n, which is 256 for 100,000
         samples.
     seed : int, optional
-        Decides the random features; None draws one, which the result reports.
+        Seed of the random features. None draws one, which the result reports.
 
     Examples
     --------
@@ -136,77 +136,78 @@ def skce(
     threads: int | None = None,
     backend: Any = None,
 ) -> float | SKCEResult:
-    r"""Squared kernel calibration error of predicted class probabilities, or of predicted distributions.
+    r"""Estimate the squared kernel calibration error (SKCE).
 
-    0 for a calibrated model and, with a characteristic kernel such as the default, positive
-    for every other. All classes count, not only the predicted one, and nothing is binned.
+    The SKCE of a calibrated model is 0. With a characteristic kernel, such as the default, the SKCE of every other
+    model is positive. It uses all classes, not only the predicted one, and no bins.
 
     Parameters
     ----------
     y_true : array_like, shape (n,) or (n, m)
-        Labels: integers 0..m-1, booleans, strings, or one-hot rows. For distributions targets: numbers, shape (n,), or
-        vectors, shape (n, d). Or a `kcalib.streaming.Source` of both, for the estimators "block",
-        "linear" and "features", which read it in pieces; `y_pred` is then left out.
+        Labels: integers 0..m-1, booleans, strings, or one-hot rows. For predicted distributions: targets, which are
+        numbers of shape (n,) or vectors of shape (n, d). Or a `kcalib.streaming.Source` of labels and predictions,
+        for the estimators "block", "linear" and "features", which read it in chunks; then omit `y_pred`.
     y_pred : array_like, shape (n, m) or (n,), or Distribution
-        Predicted probabilities; rows sum to 1. For a binary problem also the probability of
-        the second class alone. NumPy, PyTorch, JAX, CuPy, Dask, pandas, polars, lists. Gradients
-        are not tracked. Or one of `kcalib.distributions`.
+        Predicted probabilities, whose rows sum to 1; for two classes also the probability of the second one alone.
+        Or predicted distributions, see `kcalib.distributions`. Arrays can be lists, or come from NumPy, PyTorch, JAX,
+        CuPy, Dask, pandas or polars. Gradients are not tracked.
     kernel : Kernel, optional
-        Kernel on predictions, see `kcalib.kernels`. Default: `kcalib.kernels.Exponential` with
-        the median heuristic; for distributions with ``metric="wasserstein"`` where their Wasserstein distance is that
-        of points, else with ``metric="mmd"``.
+        Kernel on predictions, see `kcalib.kernels`. Default: `kcalib.kernels.Exponential`, whose bandwidth is the
+        median distance of the predictions (`kcalib.bandwidth.median_distance`). For predicted distributions its
+        metric is "wasserstein" where the Wasserstein distance is a Euclidean distance of points, else "mmd".
     target_kernel : "delta", array_like of shape (m, m), Kernel, or one of `kcalib.target_kernels`, optional
-        Kernel on labels: Kronecker delta (the default); or a symmetric positive semi-definite matrix M, which makes the
-        matrix-valued kernel k M; or, for classes that are numbers (an ordinal scale), one of `kcalib.kernels` with
-        its bandwidth, between the numbers: those of `classes`, or 0..m-1. With a lens classes and m are those of the
-        induced problem, with the numbers 0..m-1. For distributions one of `kcalib.kernels` between targets,
-        `kcalib.target_kernels.MahalanobisGaussian`, "delta" (counts), or `kcalib.target_kernels.Draws` of one. Default:
-        `kcalib.kernels.Gaussian` (for Laplace distributions `kcalib.kernels.Exponential`), with the median distance of
-        one draw from every prediction for a bandwidth: a function of the predictions alone.
+        Kernel on labels or targets. For classes: "delta", the Kronecker delta (default); a symmetric positive
+        semi-definite matrix M, which makes the matrix-valued kernel k M; or, for ordinal classes, one of
+        `kcalib.kernels` with a bandwidth, evaluated between the numbers in `classes`, or 0..m-1. With a lens, m and
+        the numbers 0..m-1 are those of the induced problem. For predicted distributions: one of `kcalib.kernels`
+        between targets, `kcalib.target_kernels.MahalanobisGaussian`, "delta" (counts), or
+        `kcalib.target_kernels.Draws`. Default: `kcalib.kernels.Gaussian` (for Laplace distributions
+        `kcalib.kernels.Exponential`) with the median distance between single draws from all predictions as bandwidth.
     estimator : {"unbiased", "biased", "block", "biased_block", "linear", "features"} or estimator
-        "unbiased" is a U-statistic over all pairs (may be negative); "biased" includes the pairs
-        of a sample with itself (never negative); "block" averages the unbiased estimates of
-        consecutive blocks, "biased_block" the biased ones; "linear" is "block" with blocks of two; "features" is the
-        U-statistic over all pairs of a kernel of random features, which is `kernel` on average, in linear time: for
-        many samples. With options an object of `kcalib.methods`: ``BlockEstimator``, ``FeatureEstimator``.
+        Which estimator:
+
+        - "unbiased": U-statistic over all pairs, which may be negative.
+        - "biased": V-statistic, which includes the pairs of a sample with itself and is never negative.
+        - "block", "biased_block": mean of the unbiased or biased estimates of consecutive blocks.
+        - "linear": "block" with blocks of two samples.
+        - "features": U-statistic with random features that approximate the kernel, in linear time.
+
+        To set options pass `kcalib.methods.BlockEstimator` or `kcalib.methods.FeatureEstimator`.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights, for "unbiased", "biased" and "features". Without block estimators: a block's
-        weight in their average is not defined.
+        Non-negative weights, for "unbiased", "biased" and "features" only.
     classes : array_like, shape (m,), optional
-        The label of each column of `y_pred`. Default: 0..m-1; for strings the sorted
-        distinct labels.
+        Label of each column of `y_pred`. Default: 0..m-1; for strings the sorted distinct labels.
     from_logits : bool
-        `y_pred` holds logits: apply a softmax (a sigmoid for one column). Never guessed.
+        Whether `y_pred` holds logits, to which a softmax is applied (a sigmoid for one column). Never guessed.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector.
+        Notion of calibration, see `kcalib.lenses`. Default: the whole vector of probabilities.
     dtype : {"float64", "float32"}, optional
-        Arithmetic of the pairwise sweep. Sums are always float64.
+        Arithmetic of kernel entries. Sums are always float64.
     threads : int, optional
-        Threads on the CPU, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
-        may use. The result is the same bit for bit for any number.
+        Number of CPU threads, at least 1. Default: OMP_NUM_THREADS, at most the CPUs that the process may use. The
+        number does not change any bit of the result.
     backend : {"sorted", "cpu", "cuda", "array-api"}, Parallel, Executor or Client, optional
-        Who computes sums over pairs; chosen from the arrays by default. An object of `kcalib.parallel`, a
-        concurrent.futures.Executor or a distributed.Client computes them by processes, or on a cluster; with the same
-        bits for up to a million samples, and to within rounding beyond. A source of samples is then read at once, so
-        that all estimators take it. Arrays are those of the CPU; `threads` is then of what is computed here. Not for
-        "features".
+        What computes sums over pairs. Default: chosen from the type of the arrays. An object of `kcalib.parallel`, a
+        concurrent.futures.Executor or a distributed.Client computes them in other processes or on a cluster; results
+        have the same bits for up to a million samples, and agree to rounding beyond. These need arrays on the CPU,
+        accept sources with all estimators but "features", and read them at once; `threads` then applies to the calling
+        process only. Not for "features".
 
     Returns
     -------
     float
-        The estimate. ``skce.result`` takes the same arguments and returns an `SKCEResult` with the standard error, what
-        that is under calibration, the estimator, the kernel with its bandwidth, sizes, backend and time.
+        The estimate. ``skce.result`` takes the same arguments and returns an `SKCEResult`, which adds standard errors,
+        the kernel with its bandwidth, and how the estimate was computed.
 
     Raises
     ------
     TypeError
-        If an argument has a type that is never meant: complex or object arrays, strings or
-        labels for `y_pred`, something that is no kernel for `kernel`.
+        If an argument has a wrong type, such as complex numbers or objects in an array, or strings in `y_pred`.
     ValueError
-        If a value is wrong: NaN, probabilities outside [0, 1], rows that do not sum to 1,
-        labels outside 0..m-1, shapes or lengths that disagree, swapped arguments, too few
-        samples, a block size outside 2..n, an indefinite `target_kernel`; for "features" a kernel that is not known to
-        be positive definite; for a source without bandwidth, if its first predictions are identical.
+        If a value is invalid: NaN, probabilities outside [0, 1], rows that do not sum to 1, labels outside 0..m-1,
+        shapes that do not match, swapped arguments, too few samples, a block size outside 2..n, or an indefinite
+        `target_kernel`; for "features" a kernel that is not known to be positive definite; for a source without
+        a bandwidth, if its first predictions are identical.
     MemoryError
         If there is no memory for a packed copy of the input.
 
@@ -217,30 +218,29 @@ def skce(
 
     See Also
     --------
-    kcalib.calibration_test : Is the value larger than chance explains?
+    kcalib.calibration_test : Test whether a model is calibrated.
 
     Notes
     -----
     With residuals :math:`e_i = \mathrm{onehot}(y_i) - p_i` the estimators are averages of
-    :math:`H_{ij} = k(p_i, p_j)\, e_i^\top M e_j` [1]_ (table 1), [2]_ (lemmas 1 and 2). H is
-    never stored: time O(n^2 m), memory O(n m); the block estimator takes time O(n b m) for
-    blocks of b. Binary problems with kernels made of `kcalib.kernels.Exponential` and
-    `kcalib.kernels.Matern` take time O(n log n), with the same result to rounding, if the
-    two probabilities sum to 1 to float64 rounding (as they do where the second alone is given).
+    :math:`H_{ij} = k(p_i, p_j)\, e_i^\top M e_j` ([1]_, table 1; [2]_, lemmas 1 and 2). H is never stored: time
+    O(n^2 m), memory O(n m). Block estimators take time O(n b m) for blocks of b samples. Binary problems with kernels
+    made of `kcalib.kernels.Exponential` and `kcalib.kernels.Matern` take time O(n log n), with the same result to
+    rounding, if the two probabilities sum to 1 to float64 rounding (always, if only the second one is given).
 
-    For predicted distributions the inner product is that of the signed measures :math:`\delta_{y_i} - P_i` under the
-    target kernel l,
+    For predicted distributions, residuals are the signed measures :math:`\delta_{y_i} - P_i`, and their inner product
+    under the target kernel l gives
 
     .. math:: H_{ij} = k(P_i, P_j) \bigl( l(y_i, y_j) - \mathbb{E}\, l(Z_i, y_j) - \mathbb{E}\, l(y_i, Z_j)
-              + \mathbb{E}\, l(Z_i, Z_j) \bigr), \quad Z_i \sim P_i, Z_j \sim P_j,
+              + \mathbb{E}\, l(Z_i, Z_j) \bigr), \quad Z_i \sim P_i, Z_j \sim P_j .
 
-    with expectations in closed form where there is one (Gaussian kernels and normal distributions, exponential kernels
-    and Laplace distributions, and mixtures of these; any kernel and samples, or counts; [2]_, appendix D).
-    ``target_factor`` of the result says what was done. Mixtures of K components take K^2 times as long.
+    Expectations have a closed form for Gaussian kernels and normal distributions, exponential kernels and Laplace
+    distributions, mixtures of these, and any kernel and samples or counts ([2]_, appendix D). ``target_factor`` of the
+    result says how they were computed. Mixtures of K components take K^2 times as long.
 
-    "features" replaces k by inner products of cosines and sines of random frequencies, whose mean is k, in time
-    O(n c m) for c columns; ``features_standard_error`` of the result is what the frequencies add. The user guide
-    has the estimate in "Formulas of intervals and tests".
+    "features" replaces k by inner products of cosines and sines of random frequencies, whose expectation is k, in time
+    O(n c m) for c columns. ``features_standard_error`` of the result is the error due to the random frequencies. The
+    user guide has the formulas in "Formulas of intervals and tests".
 
     References
     ----------
@@ -262,7 +262,7 @@ def skce(
     >>> result.estimator, result.kernel
     ('biased', 'Exponential(bandwidth=0.565685)')
 
-    Random features of the kernel, for many samples; with one kernel they are near the estimate of all pairs:
+    Random features are near the estimate of all pairs, and much faster for many samples:
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(1)
@@ -272,14 +272,14 @@ def skce(
     >>> result.n_columns, abs(result.value - kcalib.skce(y, p)) < 3 * result.features_standard_error
     (176, True)
 
-    Samples that are read in pieces, in memory O(piece):
+    Samples that are read in chunks, for data larger than memory:
 
     >>> samples = kcalib.streaming.source((y, p))
     >>> blocks = kcalib.skce(samples, estimator="block", kernel=Exponential(0.3))
     >>> abs(blocks - kcalib.skce(y, p, estimator="block", kernel=Exponential(0.3))) < 1e-12
     True
 
-    Two normal distributions N(0, 1) and targets 0 and 2: k = 1, and the estimate is the inner product of residuals,
+    Predicted distributions N(0, 1) with targets 0 and 2. As k = 1, the estimate is the inner product of residuals,
     exp(-2) - (1 + exp(-1)) / sqrt(2) + 1 / sqrt(3).
 
     >>> from kcalib.distributions import Normal
@@ -315,7 +315,7 @@ def skce(
 
 
 def name_and_block_size(estimator: str | Method) -> tuple[str, int | None]:
-    """Return the name of a checked estimator, and the samples in a block if these are given."""
+    """Check an estimator; return its name and block size (None: the default, or none)."""
     if isinstance(estimator, BlockEstimator):
         return BIASED_BLOCK if estimator.biased else "block", estimator.block_size
     if isinstance(estimator, FeatureEstimator):
@@ -325,7 +325,7 @@ def name_and_block_size(estimator: str | Method) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class PairOptions:
-    """What H is and who computes it, as the user wrote it."""
+    """Kernels and backend options as the user passed them."""
 
     kernel: Kernel | None = None
     target_kernel: TargetKernel = None
@@ -333,17 +333,17 @@ class PairOptions:
     threads: int | None = None
 
     def backend_for(self, problem: PairProblem) -> Backend:
-        """Who computes the sums of a problem."""
+        """Return the backend for a problem."""
         return backend_for(problem, backend=self.backend, threads=self.threads)
 
 
-N_GROUPS = 8  # the spread of estimates from so many sets of draws is the standard error that is due to draws
+N_GROUPS = 8  # groups of draws, whose estimates give the standard error due to draws
 
 
 def _of_source(
     source: Source, options: PairOptions, estimator: str | Method, lens: Lens | None, dtype: Any
 ) -> SKCEResult:
-    """The SKCE of samples that are read in pieces: from sums of features, or block by block."""
+    """Return the SKCE of a source: from sums of features, or block by block."""
     name, block_size = name_and_block_size(estimator)
     if name == FEATURES:
         check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype)
@@ -373,7 +373,7 @@ def _of_source(
 
 
 def estimate(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
-    """The SKCE of checked data, its standard error, and how they were computed."""
+    """Return the SKCE of checked data as a result."""
     start = time.perf_counter()
     block_size = check_estimator(data, estimator, block_size)
     packed, backend = _problem(data, options)
@@ -391,7 +391,7 @@ def estimate_of(
     moments: MomentSums | None = None,
     null: NullMoments | None = None,
 ) -> SKCEResult:
-    """The same of a packed problem, and of its sums, where these have been taken already."""
+    """Return the SKCE of a packed problem; `moments` and `null` save a sweep if they are known."""
     start = time.perf_counter()
     if null is None and block_size is None and data.sample_weight is None and data.n > 1:
         moments, null, _ = moments_and_null_moments(data, packed, backend)
@@ -422,7 +422,7 @@ def estimate_of(
 
 
 def value_of(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> float:
-    """The SKCE of checked data alone."""
+    """Return the SKCE of checked data, without standard errors."""
     block_size = check_estimator(data, estimator, block_size)
     return value_and_error(data, _problem(data, options)[1], estimator, block_size, with_error=False)[0]
 
@@ -435,28 +435,28 @@ def _problem(data: Data, options: PairOptions) -> tuple[Packed, Backend]:
 def draws_standard_error(
     data: Data, packed: Packed, backend: Backend, estimator: str, block_size: int | None
 ) -> float | None:
-    """What the draws that stand for the predictions add to the error of the estimate; None without draws.
+    """Return the standard error due to draws from the predictions; None if there are no draws.
 
-    From estimates with other draws, in groups that have as many together: their spread includes what the products of
-    draws add, which is more with few draws, so that it is somewhat too large rather than too small.
+    It is the spread of estimates from groups of new draws. Products of draws add more variance in a small group than
+    in all draws together, so that it is somewhat too large.
     """
     backends = (backend.like(packed_draw.problem) for packed_draw in packed.redrawn(data, N_GROUPS))
     return _spread([value_and_error(data, b, estimator, block_size, with_error=False)[0] for b in backends])
 
 
 def features_draws_error(problem: FeatureProblem) -> float | None:
-    """Return what the draws add to the error of an estimate by features; None without draws."""
+    """Return the standard error due to draws of an estimate by features; None if there are no draws."""
     draws = (feature_moments(draw, second=False) for draw in problem.redrawn(N_GROUPS))
     return _spread([statistics.unbiased(moments, problem.n, problem.data.sample_weight) for moments in draws])
 
 
 def _spread(values: Sequence[float]) -> float | None:
-    """The standard error of the mean of estimates from groups of draws."""
+    """Return the standard error of the mean of estimates from groups of draws; None without any."""
     return math.sqrt(float(np.var(values, ddof=1)) / N_GROUPS) if values else None
 
 
 def check_estimator(data: Data, estimator: str, block_size: int | None) -> int | None:
-    """The samples in a block, None for estimators without blocks."""
+    """Check an estimator and its samples; return the block size, None for estimators without blocks."""
     check_choice("estimator", estimator, PAIRED)
     _check_samples(data, estimator)
     return _block_size(data, estimator, block_size)
@@ -472,7 +472,7 @@ def value_and_error(
     moments: MomentSums | None = None,
     null_squares: float | None = None,
 ) -> tuple[float, float | None]:
-    """Return the estimate and its standard error; with `moments` that hold both there is no sweep."""
+    """Return the estimate and its standard error; given `moments` save a sweep."""
     if block_size is not None:
         of_blocks = biased_block_estimates if estimator == BIASED_BLOCK else block_estimates
         return statistics.mean_and_standard_error(of_blocks(backend, block_size))
@@ -484,12 +484,12 @@ def value_and_error(
 
 
 def block_estimates(backend: Backend, block_size: int) -> Array:
-    """The unbiased estimate of each block of consecutive samples."""
+    """Return the unbiased estimate of each block of consecutive samples."""
     return sweep_one(backend, BlockSums(block_size)) / (block_size * (block_size - 1))
 
 
 def biased_block_estimates(backend: Backend, block_size: int) -> Array:
-    """The estimate of each block with the pairs of a sample with itself."""
+    """Return the biased estimate of each block: with the pairs of a sample with itself."""
     sums = sweep_one(backend, BlockSums(block_size))
     xp, n_used = arrays.namespace(sums), len(sums) * block_size
     diagonal_entries = arrays.asarray_like(diagonal(backend.problem, backend.threads or 1)[:n_used], sums)
@@ -497,7 +497,7 @@ def biased_block_estimates(backend: Backend, block_size: int) -> Array:
 
 
 def describe(data: Data, packed: Packed, backend: Backend | KernelOperator) -> dict[str, Any]:
-    """What every result says about how it was computed."""
+    """Return the fields of every result that say how it was computed."""
     return {
         **data.describe(),
         **packed.described(),
@@ -507,7 +507,7 @@ def describe(data: Data, packed: Packed, backend: Backend | KernelOperator) -> d
 
 
 def feature_options(options: PairOptions, n_columns: int | None, seed: int | None) -> dict[str, Any]:
-    """Those of `_packing.features.MapOptions`, checked; `backend` is refused."""
+    """Return the checked fields of `_packing.features.MapOptions`; refuse `backend`."""
     if options.backend is not None:
         raise OptionError(
             "backend", f"is {options.backend!r}, but features take no sums over pairs; leave backend=None"
@@ -532,7 +532,7 @@ def _features(data: Data, options: PairOptions, estimator: str | Method, needs_r
 
 
 def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SKCEResult:
-    """The estimate from the sums of a feature kernel, and how they were computed."""
+    """Return the SKCE from the moments of random features as a result."""
     start, data = time.perf_counter(), problem.data
     of_features = features_standard_error(moments, data.n, data.sample_weight)
     of_samples = statistics.standard_error(moments)
@@ -556,13 +556,13 @@ def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SK
 
 
 def check_not_parallel(backend: str | Workers | None, computation: str, remedy: str = "leave it out") -> None:
-    """Refuse workers for a computation without sums over pairs."""
+    """Raise if `backend` is a Parallel, whose workers only compute sums over pairs."""
     if isinstance(backend, Workers):
         raise OptionError("backend", f"is given, but {computation} takes linear time and no sums over pairs; {remedy}")
 
 
 def check_has_blocks(estimator: str, block_size: int | None) -> None:
-    """Refuse a block size where there are no blocks of it."""
+    """Raise if a block size is given to an estimator that has none."""
     if estimator not in ("block", BIASED_BLOCK) and block_size is not None:
         raise OptionError(
             "block_size", f"is {block_size}, but estimator={estimator!r} has no block size; use estimator='block'"
@@ -570,7 +570,7 @@ def check_has_blocks(estimator: str, block_size: int | None) -> None:
 
 
 def _check_samples(data: Data, estimator: str) -> None:
-    """That there is a pair to look at."""
+    """Raise if there are too few samples for a pair."""
     if estimator == "biased":
         return
     if data.n < 2:
@@ -599,7 +599,7 @@ def _block_size(data: Data, estimator: str, block_size: int | None) -> int | Non
 
 @dataclass
 class _Mean:
-    """Mean of block estimates, and the sum of their squared deviations from it."""
+    """Mean of block estimates, and the sum of squared deviations from it."""
 
     count: int = 0
     mean: float = 0.0
@@ -625,12 +625,12 @@ def blocks_of_source(
     packed: Callable[[Data, Kernel | None, TargetKernel], Packed],
     estimated: Callable[[Data, Packed, int], SKCEResult],
 ) -> SKCEResult:
-    """The mean of the estimates of all whole blocks, with the bandwidth of the first samples where none is given."""
+    """Return the mean of the estimates of all full blocks; the default bandwidth is that of the first samples."""
     start = time.perf_counter()
     size = _size(source, block_size)
     mean, n, first, from_first = _Mean(), 0, None, ""
-    target: TargetKernel = None  # with the bandwidth of the first samples
-    for true, pred in source.chunks(max(1, PIECE // size) * size):
+    target: TargetKernel = None  # resolved by the first samples
+    for true, pred in source.chunks(max(1, CHUNK // size) * size):
         n_used = len(true) // size * size
         n += len(true)
         if not n_used:
@@ -643,7 +643,7 @@ def blocks_of_source(
             sources = [*map(name_of, packed_first.medians)]
             sources += [f"{name_of(median)} of one draw of each" for median in packed_first.target.medians]
             from_first = f"{' and '.join(sources)} of the first {first_samples.n} samples" if sources else ""
-            if any(median.value == 0 for median in packed_first.medians):  # others may differ
+            if any(median.value == 0 for median in packed_first.medians):  # later ones may differ
                 from_first = f"no median: the first {first_samples.n} predictions are identical"
         estimate = estimated(data, packed(data, kernel, target), size)
         count = n_used // size

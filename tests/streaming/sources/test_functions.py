@@ -37,7 +37,7 @@ def test_blocks_are_those_of_all_samples(monkeypatch, lens, size):
     """In pieces of whole blocks, whatever their number."""
     whole = kcalib.skce.result(Y, Q, estimator=kcalib.methods.BlockEstimator(block_size=size), kernel=KERNEL, lens=lens)
     for piece in (100, 65_536):
-        monkeypatch.setattr("kcalib.estimators.skce.PIECE", piece)
+        monkeypatch.setattr("kcalib.estimators.skce.CHUNK", piece)
         for data in ((Y, Q), batches(Q)):
             found = kcalib.skce.result(
                 source(data), estimator=kcalib.methods.BlockEstimator(block_size=size), kernel=KERNEL, lens=lens

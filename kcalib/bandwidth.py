@@ -1,10 +1,8 @@
-"""Compute bandwidths by the median heuristic: from pairwise distances.
+"""Compute default bandwidths by the median heuristic: the median of pairwise distances.
 
-Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the entries of
-a pair problem whose kernel is the bare distance. They are never stored: sweeps count those below
-a few thresholds, which narrows the median down until the few left can be collected and sorted; for
-points on a line that takes O(n log n) (src/cpu/line/line_distances.cpp; of CuPy arrays, src/cuda/places.cu).
-Distances of CuPy arrays are counted and sorted on their device, and a few numbers leave it.
+Distances are the entries of a pair problem whose kernel is the distance. They are never stored together: sweeps count
+the distances below a few thresholds, until the few between two thresholds can be collected and sorted. For points on a
+line this takes O(n log n) (src/cpu/line/line_distances.cpp; for CuPy arrays src/cuda/places.cu).
 """
 
 from __future__ import annotations
@@ -41,15 +39,15 @@ MAX_SAMPLES = 2000
 
 @dataclass(frozen=True)
 class MedianDistance(Summarized):
-    """The median of pairwise distances, and which distances were taken."""
+    """The median of pairwise distances, and how it was computed."""
 
-    value: float  # of identical points and of a single one, which users do not get to see, 0
+    value: float  # 0 for identical points or a single one, for which users get an error
     metric: str
-    n_samples: int  #: samples whose pairwise distances were taken
-    exact: bool  #: whether these were all samples
-    seed: int | None  #: seed of the subsample, None if exact
-    of_positive: bool = False  #: whether pairs at distance 0 are left out, as the median of all is 0
-    diagonal: bool = False  #: whether the distance 0 of each sample from itself was counted
+    n_samples: int  #: samples whose pairwise distances were used
+    exact: bool  #: whether these are all samples
+    seed: int | None  #: of the subsample; None if exact
+    of_positive: bool = False  #: whether pairs at distance 0 are left out, because the median of all is 0
+    diagonal: bool = False  #: whether the distance 0 of each sample from itself is counted
 
 
 @on_their_gpu
@@ -62,41 +60,39 @@ def median_distance(
     seed: int | None = SEED,
     threads: int | None = None,
 ) -> MedianDistance:
-    """Return the median of the distances between predictions, the default bandwidth of every kernel.
+    """Return the median of the distances between predictions, the default bandwidth of kernels.
 
-    The median is over all pairs i < j, pairs at distance 0 included; if it is 0, it is the
-    median of the positive distances, and the result says so. With more than `max_samples` predictions it is taken
-    over a random subset of that size; not so for binary problems (and single columns) in host memory or on an
-    NVIDIA GPU, where all pairs take time O(n log n).
+    The median is over all pairs i < j. If it is 0, it is the median of the positive distances, and the result says so.
+    With more than `max_samples` predictions it is taken over a random subset of this size, except for binary problems
+    (and single columns) in host memory or on an NVIDIA GPU, where all pairs take time O(n log n).
 
     Parameters
     ----------
     y_pred : array_like, shape (n, m)
-        Predicted probabilities (any points, in fact).
+        Predicted probabilities, or any points.
     metric : {"euclidean", "cityblock", "total_variation"}
         Distance.
     diagonal : bool
-        Take the median of all n^2 entries of the table of distances, the zeros of its diagonal among them, as Widmann
-        et al. (2019) do: it is somewhat smaller. Of `max_samples` predictions at most for binary problems, too.
+        Whether to take the median of all n^2 entries of the distance matrix, including its zero diagonal, as Widmann et
+        al. (2019) do. This is slightly smaller. `max_samples` then applies to binary problems, too.
     max_samples : int, optional
-        Size of the subset, at least 2. None for the exact median of all pairs: time O(n^2 m), about
-        that of one or two unbiased estimates of the SKCE, memory O(n m).
+        Size of the subset, at least 2. None: the exact median of all pairs, in time O(n^2 m), about that of one or two
+        unbiased estimates of the SKCE, and memory O(n m).
     seed : int, optional
         Seed of the subset, at least 0. None draws one, which the result reports.
     threads : int, optional
-        Number of threads; of arrays in host memory.
+        Number of threads, for arrays in host memory.
 
     Returns
     -------
     MedianDistance
-        With fields `value`, `metric`, `n_samples`, `exact`, `seed`, `of_positive` and `diagonal`.
+        Result with fields `value`, `metric`, `n_samples`, `exact`, `seed`, `of_positive` and `diagonal`.
 
     Raises
     ------
     TypeError, ValueError
-        If `y_pred` does not hold numbers, `max_samples` is no integer, or `diagonal` neither True nor False; if there
-        are fewer than two predictions, one is not finite, or all of them are identical; if `metric` is unknown; if
-        `threads` is given for arrays on a device.
+        If `y_pred` does not hold finite numbers, has fewer than two rows, or only identical rows; if `metric` is
+        unknown; if another argument has a wrong type; if `threads` is given for arrays on a device.
 
     Examples
     --------
@@ -119,9 +115,9 @@ def median_distance(
 
 
 class NoLengthScaleError(ValueError):
-    """Says why n predictions that have no positive distance give no bandwidth; `fault` is without the remedy.
+    """The error for `n` predictions without a positive distance; `fault` is its message without the remedy.
 
-    `of` is "classes", "predictions" that are distributions, or the "targets" that are drawn from these.
+    `of` says whose distances are meant: "classes", "predictions" (distributions) or "targets" (draws from these).
     """
 
     def __init__(self, n: int, remedy: str | None = None, of: str = "classes"):
@@ -148,7 +144,7 @@ def median_of_points(
     seed: int = 0,
     threads: int | None = None,
 ) -> MedianDistance:
-    """Return `median_distance` of checked points; 0 where there is no positive distance."""
+    """Return `median_distance` of checked points; its value is 0 if no distance is positive."""
     n = int(points.shape[0])
     if n < 2:
         return MedianDistance(0.0, metric, n, True, None, diagonal=diagonal)
@@ -189,7 +185,7 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
 
 
 def _above_diagonal(entries: Array) -> Array:
-    """Return the entries H_ij, i < j, of a square; float64 of CuPy arrays, which stay on their device."""
+    """Return the entries H_ij, i < j, of a square matrix; CuPy arrays stay on their device and become float64."""
     if not arrays.is_cuda(entries):
         return arrays.to_host(entries)[np.triu_indices(entries.shape[0], 1)]
     xp = arrays.namespace(entries)
@@ -210,7 +206,7 @@ def _is_on_a_line(points: Array) -> bool:
 
 
 def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[float, bool]:
-    """Return the median and whether it is of the positive distances, as `Distances.median` does."""
+    """Return the median, and whether it is that of the positive distances only."""
     places = HostPlaces(points[:, -1], threads) if arrays.is_host(points) else SortedPlaces.of(points[:, -1])
     median, of_positive = LineDistances(places).median()
     if points.shape[1] == 1:
@@ -219,20 +215,20 @@ def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[
 
 
 FAR = np.finfo(np.float64).max / 4
-COLLECTED = 2**21  # distances that are in memory at once, and 32 more for each point
-LINE_COLLECTED = 2**20  # and 2 more for each point, on a line on a GPU
-HOST_LINE_COLLECTED = 2**15  # and 4 more for each point, on a line in host memory
-DISTANCES = {  # the bare distance as a kernel, by metric
+COLLECTED = 2**21  # distances that are in memory at once, plus 32 for each point
+LINE_COLLECTED = 2**20  # the same on a line on a GPU, plus 2 for each point
+HOST_LINE_COLLECTED = 2**15  # the same on a line in host memory, plus 4 for each point
+DISTANCES = {  # for each metric, the distance as a kernel
     "euclidean": (Term(1.0, (Factor("identity", "euclidean"),)),),
     "cityblock": (Term(1.0, (Factor("identity", "cityblock"),)),),
     "total_variation": (Term(0.5, (Factor("identity", "cityblock"),)),),
 }
-SAMPLE = 1448  # points whose distances say where to look first
-FEW_POINTS = 256  # the same where all distances could be collected
+SAMPLE = 1448  # points of the subsample that provides the first thresholds
+FEW_POINTS = 256  # the same if all distances can be collected
 HOST_LINE_SAMPLE = 256  # the same on a line in host memory
-# Quantiles of theirs around the one sought, where the first thresholds are.
+# The first thresholds are quantiles of the subsample at these offsets from the wanted one.
 OFFSETS = np.array([-0.12, -0.03, -0.008, -0.002, 0.002, 0.008, 0.03, 0.12])
-# Parts of the range between two thresholds, around the place where the rank is expected, where the next ones are.
+# The next thresholds are at these offsets from the expected place, relative to the range between two thresholds.
 NEAR = np.array([-1 / 64, -1 / 1024, 1 / 1024, 1 / 64])
 
 
@@ -240,17 +236,17 @@ class Distances(ABC):
     """The distances of all pairs i < j of n points, by rank."""
 
     n: int
-    highest: float  # all are below, which is asked where they are too many to be collected at once
-    room: int  # so many may be collected
+    highest: float  # upper bound of all distances; used if they are too many to be collected
+    room: int  # number of distances that may be collected
     sample_size = SAMPLE  # points in a subsample
 
     @abstractmethod
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        """Return how many are below each threshold."""
+        """Return how many distances are below each threshold."""
 
     @abstractmethod
     def collect(self, low: float, high: float, count: int) -> Array:
-        """Return the `count` distances in [low, high); NumPy arrays in no order, others ascending."""
+        """Return the `count` distances in [low, high); sorted unless they are a NumPy array."""
 
     @abstractmethod
     def subsample(self) -> Distances:
@@ -261,9 +257,9 @@ class Distances(ABC):
         return self.n * (self.n - 1) // 2
 
     def median(self, n_zeros: int = 0) -> tuple[float, bool]:
-        """Return the median of all distances, or, if it is 0, of the positive ones; and whether it is of these.
+        """Return the median, and whether it is that of the positive distances, because the median of all is 0.
 
-        With `n_zeros` that of a table with so many zeros in its diagonal, and each distance twice.
+        With `n_zeros` it is the median of the matrix that has these zeros on its diagonal, and each distance twice.
         """
         value = self.middle(0) if n_zeros == 0 else self._middle_with(n_zeros)
         if value > 0:
@@ -272,7 +268,7 @@ class Distances(ABC):
         return (0.0, False) if zeros == self.pairs else (self.middle(zeros), True)
 
     def middle(self, first: int) -> float:
-        """Return the median of the distances of rank `first` and up."""
+        """Return the median of the distances of rank `first` and above."""
         return self._mean((first + self.pairs - 1) // 2, (first + self.pairs) // 2)
 
     def _middle_with(self, n_zeros: int) -> float:
@@ -283,7 +279,7 @@ class Distances(ABC):
         return self._mean(low, high)
 
     def _mean(self, low: int, high: int) -> float:
-        """Return the mean of the distances of two ranks, equal or neighbours."""
+        """Return the mean of the distances of two ranks, which are equal or adjacent."""
         start, values = self._around(low)
         if high - start < len(values):
             return 0.5 * sum(_pick_ranks(values, low - start, high - start))
@@ -292,10 +288,10 @@ class Distances(ABC):
         return 0.5 * sum(lower + _pick_ranks(values, high - start))
 
     def _around(self, rank: int) -> tuple[int, Array]:
-        """Return distances of consecutive ranks, `rank` among them, as `collect` has them, and the lowest rank."""
+        """Return the lowest rank and the distances, in the order of `collect`, of a range of ranks around `rank`."""
         low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
         guesses = self._guesses(rank) if self.pairs > self.room and self.n > self.sample_size else np.empty(0)
-        is_smooth = guesses.size > 0  # the distances between two thresholds are spread evenly, more or less
+        is_smooth = guesses.size > 0  # whether distances between thresholds are roughly uniform
         while below_high - below_low > self.room:
             thresholds = guesses[(guesses > low) & (guesses < high)]
             guesses, before = np.empty(0), below_high - below_low
@@ -304,7 +300,7 @@ class Distances(ABC):
                 thresholds = expected[(expected > low) & (expected < high)]
             if thresholds.size == 0:
                 thresholds = _space(low, high, len(OFFSETS))
-            if thresholds.size == 0:  # neighbouring numbers: all are `low`
+            if thresholds.size == 0:  # adjacent floats: all distances equal `low`
                 return rank, np.full(min(2, below_high - rank), low)
             for threshold, count in zip(thresholds, self.counts(thresholds).tolist(), strict=True):
                 if count <= rank:
@@ -316,12 +312,12 @@ class Distances(ABC):
         return below_low, self.collect(low, high, below_high - below_low)
 
     def _guesses(self, rank: int) -> np.ndarray:
-        """Return distances near that of rank `rank`: quantiles of the distances in a subsample."""
+        """Return guesses of the distance of rank `rank`: quantiles of the distances in a subsample."""
         sample = self.subsample()
         fraction = (rank + 0.5) / self.pairs
         start, values = sample._around(int(fraction * sample.pairs))
         values = np.sort(values) if arrays.is_host(values) else values
-        offsets = OFFSETS if self.sample_size == SAMPLE else OFFSETS[2:6]  # steps along a line leave little to chance
+        offsets = OFFSETS if self.sample_size == SAMPLE else OFFSETS[2:6]  # subsamples on a line are regular
         ranks = (fraction + math.sqrt(SAMPLE / sample.n) * offsets) * sample.pairs - start
         ranks = np.clip(ranks.astype(np.int64), 0, len(values) - 1)
         return np.unique(arrays.to_host(values[arrays.like(ranks, values)]))
@@ -334,7 +330,7 @@ class PairDistances(Distances):
         self.backend, self.n, self.highest = backend, n, highest
         self._on_device = arrays.is_cuda(backend.problem.left.points)
         self.room = COLLECTED + 32 * n
-        if self._on_device:  # all or none: what is collected is sorted there
+        if self._on_device:  # all or none, sorted on the device
             self.room = COLLECTED if self.pairs <= COLLECTED else 0
 
     @classmethod
@@ -346,13 +342,13 @@ class PairDistances(Distances):
             features = xp.ones_like(points[:, :1])
         backend = backend_for(PairProblem(Side(points, features), None, DISTANCES[metric]), threads=threads)
         distances = cls(backend, int(points.shape[0]), math.inf)
-        if distances.pairs > distances.room:  # else all are collected at once
+        if distances.pairs > distances.room:  # otherwise all are collected at once
             widths = xp.max(points, axis=0) - xp.min(points, axis=0)
             distances.highest = max(2.0 * float(xp.sum(widths)), sys.float_info.min)
         return distances
 
     def _around(self, rank: int) -> tuple[int, Array]:
-        # An eighth of all distances is left to partition if the quantiles of few points are right within 6 %.
+        # If quantiles of few points are right within 6 %, only an eighth of all distances is left to partition.
         if not self._on_device and self.n > 4 * FEW_POINTS and self.pairs <= self.room:
             sample = np.sort(self.subsample(FEW_POINTS).collect(0.0, math.inf, math.comb(FEW_POINTS, 2)))
             ends = np.clip([rank / self.pairs - 0.06, rank / self.pairs + 0.06], 0, 1) * (len(sample) - 1)
@@ -370,7 +366,7 @@ class PairDistances(Distances):
 
     @cached_property
     def _sorted(self) -> Array:
-        """Return all of them, on their device."""
+        """Return all distances, sorted on their device."""
         entries = _above_diagonal(sweep_one(self.backend, DenseRectangle()))
         return arrays.namespace(entries).sort(entries)
 
@@ -387,7 +383,7 @@ class HostPlaces:
     def __init__(self, places: np.ndarray, threads: int | None) -> None:
         self.threads = threads
         self.ends = np.append(np.asarray(places, dtype=np.float64), np.inf)  # ascending places, then infinity
-        # The caller's may have changed since they were checked: none is like the end, and no difference overflows.
+        # The caller's array may have changed since it was checked: keep values and differences finite.
         np.nan_to_num(self.ends[:-1].clip(-FAR, FAR, out=self.ends[:-1]), copy=False)
         self.ends[:-1].sort()
         self.n = len(places)
@@ -396,7 +392,7 @@ class HostPlaces:
         return float(self.ends[-2] - self.ends[0])
 
     def some(self, count: int) -> HostPlaces:
-        """Return `count` of them, at equal steps in their order."""
+        """Return `count` places at equal steps of rank."""
         return HostPlaces(self.ends[np.linspace(0, self.n - 1, count).astype(np.int64)], self.threads)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
@@ -428,7 +424,7 @@ class LineDistances(Distances):
 
 
 def _pick_ranks(values: Array, *ranks: int) -> list[float]:
-    """Return the numbers of a rank, or of it and the next, among those that `Distances.collect` returns."""
+    """Return the values of one rank, or of two adjacent ranks, among those that `Distances.collect` returns."""
     if not arrays.is_host(values):
         return [float(values[rank]) for rank in ranks]
     first = ranks[0]
@@ -437,7 +433,7 @@ def _pick_ranks(values: Array, *ranks: int) -> list[float]:
 
 
 def _space(low: float, high: float, count: int) -> np.ndarray:
-    """Return up to `count` numbers between two: evenly spaced if these are of one size, else by representation."""
+    """Return up to `count` numbers between two, evenly spaced; in the float representation if magnitudes differ."""
     if high < 4 * low:
         numbers = np.linspace(low, high, count + 2)
     else:

@@ -1,7 +1,4 @@
-"""Compute the smallest eigenvalue of a kernel matrix, which says whether a kernel is positive definite.
-
-For kernels that come with an `IndefiniteKernelWarning`: distances that are not those of a Hilbert space.
-"""
+"""Compute the smallest eigenvalue of a kernel matrix, to see whether a kernel is positive definite."""
 
 from __future__ import annotations
 
@@ -30,32 +27,31 @@ def smallest_eigenvalue(
 
     .. math:: \lambda_{\min}(K), \qquad K_{ij} = k(P_i, P_j)
 
-    Negative beyond rounding, some 1e-15 n, if the kernel is indefinite; by how much, relative to the diagonal k(P, P),
-    says whether estimates can mislead. Not negative for these predictions is no proof for others.
+    If it is negative beyond rounding (about 1e-15 n), the kernel is indefinite. Compare it with the diagonal k(P, P) to
+    see whether estimates can mislead. A non-negative value for these predictions proves nothing for others.
 
     Parameters
     ----------
     y_pred : array_like, shape (n, m), or Distribution
         Predictions as in `kcalib.skce`; class probabilities of shape (n, m).
     kernel : Kernel, optional
-        The kernel, see `kcalib.kernels`. Default: that of `kcalib.skce`. Bandwidths that are not given come from
-        the median heuristic.
+        The kernel, see `kcalib.kernels`. Default: as in `kcalib.skce`.
     max_memory : float, optional
-        Bytes that the matrix may take. Default: what the machine has available.
+        Largest memory of the computation, in bytes. Default: the available memory.
     threads : int, optional
-        Threads of the matrix's entries.
+        Number of threads for the entries of the matrix.
 
     Returns
     -------
     float
-        The eigenvalue.
+        The smallest eigenvalue.
 
     Raises
     ------
     TypeError, ValueError
         As `kcalib.skce`.
     MemoryError
-        If the matrix, 16 n^2 bytes with what its eigenvalues take, is larger than `max_memory`.
+        If the computation needs more than `max_memory`: 16 n^2 bytes.
 
     Notes
     -----
@@ -82,7 +78,7 @@ def smallest_eigenvalue(
     reference = y_pred.parameters() if points is None else points
     check_memory(16 * n * n, max_memory, f"the kernel matrix of {n} predictions", "take fewer of them", reference)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", IndefiniteKernelWarning)  # the question is being answered
+        warnings.simplefilter("ignore", IndefiniteKernelWarning)  # the caller wants to find out
         if points is None:
             problem = _packing.prediction_kernel_problem(y_pred, kernel, threads)
         else:

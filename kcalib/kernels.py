@@ -1,11 +1,11 @@
 r"""Kernels on predictions.
 
-A kernel object says what is computed: a profile, a metric on the probability simplex (or between
-predicted distributions), a bandwidth. Kernels add, multiply and scale: ``Linear() + Gaussian(bandwidth=0.4)`` is
-equation 8 of the CKCE paper. ``bandwidth=None`` stands for the median heuristic, resolved from the data by
-`kcalib.bandwidth`; results report the kernel that was used.
+A kernel is a function of the distance between two predictions, or their inner product. Kernels can be added,
+multiplied, and scaled by positive numbers: ``Linear() + Gaussian(bandwidth=0.4)`` is equation 8 of the CKCE paper.
+With ``bandwidth=None`` the bandwidth is the median distance of the predictions (`kcalib.bandwidth`), and results report
+it.
 
-With :math:`d` the distance of two predictions in the kernel's metric and :math:`\nu` its bandwidth:
+With :math:`d` the distance between two predictions in the kernel's metric and :math:`\nu` its bandwidth:
 
 ======================== ==========================================================
 `Exponential`            :math:`e^{-d/\nu}` (Laplacian kernel)
@@ -19,18 +19,19 @@ With :math:`d` the distance of two predictions in the kernel's metric and :math:
 `Linear`                 :math:`\langle p, q \rangle`
 ======================== ==========================================================
 
-The metrics of class probabilities are those of vectors. Predicted distributions (`kcalib.distributions`) have these:
+Class probabilities have the metrics of vectors, "euclidean", "cityblock" and "total_variation". Predicted distributions
+(`kcalib.distributions`) have these:
 
 ======================== ====================================================================================
-``"euclidean"``          of their parameters (as ``"cityblock"``), for families that have some
-``"wasserstein"``        2-Wasserstein distance: Euclidean between points where the family has such points (numbers,
-                         independent entries), and a table of distances elsewhere (full covariances, mixtures)
-``"mmd"``, `MMD`         the distance of their embeddings under a Gaussian kernel on targets
+``"euclidean"``          distance between parameters (also ``"cityblock"``), for families that have some
+``"wasserstein"``        2-Wasserstein distance: a Euclidean distance of points for numbers and independent entries, a
+                         table of distances for full covariances and mixtures
+``"mmd"``, `MMD`         maximum mean discrepancy with a Gaussian kernel on targets
 `MixtureWasserstein`     transport between the components of two mixtures
 ======================== ====================================================================================
 """
 
-# `_packing` turns these objects into the normal form that backends read.
+# `_packing` turns kernels into the normal form that backends read.
 
 from __future__ import annotations
 
@@ -64,26 +65,26 @@ __all__ = [
 ]
 
 VECTOR_METRICS = ("euclidean", "cityblock", "total_variation")
-SMALLEST = 1e-15  # bandwidth and scale; distances of probabilities below this are rounding
+SMALLEST = 1e-15  # of bandwidth and scale; distances of probabilities below this are rounding
 LARGEST = 1e15
 
 
 @dataclass(frozen=True)
 class MMD:
-    r"""Maximum mean discrepancy of two predicted distributions, a metric of kernels such as `Exponential`.
+    r"""Maximum mean discrepancy between two predicted distributions, a metric of kernels such as `Exponential`.
 
     .. math:: d(P, Q)^2 = \mathbb{E}\, l(Z, Z') - 2\, \mathbb{E}\, l(Z, W) + \mathbb{E}\, l(W, W'), \quad
               l(y, y') = e^{-|y - y'|^2 / (2 \beta^2)}
 
-    with independent Z, Z' from P and W, W' from Q. It is the distance in a Hilbert space, so that every radial kernel
-    with it is positive definite. In closed form for normal distributions, their mixtures, samples, and counts up to
-    20,000; of others it is that of 64 draws from each prediction, with seed 0.
+    with independent Z, Z' from P and W, W' from Q. It is the distance in a Hilbert space, so every radial kernel with
+    this metric is positive definite. It has a closed form for normal distributions, their mixtures, samples, and counts
+    up to 20,000. For others it is computed from 64 draws from each prediction, with seed 0.
 
     Parameters
     ----------
     bandwidth : float, optional
-        Length scale :math:`\beta > 0` in units of the targets. None (the default): that of the default target
-        kernel, the median distance of one draw from every prediction.
+        Length scale :math:`\beta > 0` in units of the targets. None (the default): the bandwidth of the default target
+        kernel, the median distance between single draws from all predictions.
 
     Examples
     --------
@@ -117,9 +118,9 @@ class MixtureWasserstein:
 
     .. math:: d(P, Q) = \Bigl(\min_{\gamma} \sum_{kl} \gamma_{kl}\, W_2(P_k, Q_l)^s\Bigr)^{1/s}
 
-    over couplings :math:`\gamma` of the weights. Not the distance in a Hilbert space in general, so that kernels with
-    it may be indefinite: `kcalib.IndefiniteKernelWarning`. For counts (up to 20,000) with order 2 it is one: their
-    Wasserstein distance, that of ``metric="wasserstein"``. A table of n^2 numbers.
+    over couplings :math:`\gamma` of the weights. In general it is not the distance in a Hilbert space, so kernels with
+    this metric may be indefinite (`kcalib.IndefiniteKernelWarning`). For counts (up to 20,000) with order 2 it equals
+    ``metric="wasserstein"``, and kernels are positive definite. It needs a table of n^2 numbers.
 
     Parameters
     ----------
@@ -136,7 +137,7 @@ class MixtureWasserstein:
     order: float = 2
 
     def __post_init__(self) -> None:
-        order = _in_range("order", self.order, "the distance has an order of at least 1", low=1.0)
+        order = _in_range("order", self.order, "the order of the distance is at least 1", low=1.0)
         object.__setattr__(self, "order", order)
 
     def __str__(self) -> str:
@@ -147,9 +148,9 @@ KernelMetric = str | MMD | MixtureWasserstein
 
 
 class Kernel:
-    """Base class of the kernels: sums, products and scalings by positive numbers.
+    """Base class of kernels, which can be added, multiplied, and scaled by positive numbers.
 
-    Kernels are immutable, compare by value and can be hashed and pickled.
+    Kernels are immutable, compare by value, and can be hashed and pickled.
 
     Examples
     --------
@@ -176,11 +177,11 @@ class Kernel:
         return self * other
 
     def open_metrics(self) -> tuple[Any, ...]:
-        """Return the metrics of the radial kernels whose bandwidth is None, each once."""
+        """Return the metrics of radial kernels whose bandwidth is None, without duplicates."""
         return tuple(dict.fromkeys(factor.metric for factor in self.factors() if factor.bandwidth is None))
 
     def resolve(self, bandwidths: Mapping[Any, float]) -> Kernel:
-        """Return this kernel with every bandwidth that is None replaced by that of its metric; see `open_metrics`."""
+        """Return this kernel with every bandwidth of None replaced by the one in `bandwidths` for its metric."""
 
         def resolved(kernel: RadialKernel) -> RadialKernel:
             if kernel.bandwidth is not None:
@@ -191,36 +192,36 @@ class Kernel:
 
     @property
     def bound(self) -> float | None:
-        """Return the supremum of :math:`|k(p, q)|` over class probabilities, for bounds of p-values; None without one.
+        """Return the supremum of :math:`|k(p, q)|` over class probabilities; None if it is unbounded.
 
-        That of radial kernels is 1, whatever their bandwidth and metric, as that of inner products of probabilities.
+        It is 1 for radial kernels with any bandwidth and metric, and for inner products of probabilities.
         """
         euclidean = self.mapped(lambda kernel: dataclasses.replace(kernel, bandwidth=1.0, metric="euclidean"))
         return kernel_supremum(euclidean.terms(), has_bounded_points=True)
 
     def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Kernel:
-        """Return this kernel with every radial kernel in it changed."""
+        """Return this kernel with `change` applied to every radial kernel in it."""
         raise _no_kernel(self)
 
     def terms(self) -> tuple[Term, ...]:
-        """Return the normal form: the terms whose sum the kernel is. All bandwidths must be numbers."""
+        """Return the normal form: terms whose sum is the kernel. All bandwidths must be numbers."""
         raise _no_kernel(self)
 
     def factors(self) -> tuple[RadialKernel, ...]:
-        """Return the radial kernels that this kernel is made of."""
+        """Return the radial kernels in this kernel."""
         raise _no_kernel(self)
 
 
 def _no_kernel(kernel: Kernel) -> TypeError:
     return TypeError(
-        f"{type(kernel).__name__} has no formula that could be summed; pass a kernel such as "
+        f"{type(kernel).__name__} has no formula; pass a kernel such as "
         "kcalib.kernels.Exponential(), or sums, products and scalings of those in kcalib.kernels"
     )
 
 
 @dataclass(frozen=True)
 class _Pair(Kernel):
-    """Base class of kernels that are made of two."""
+    """Base class of sums and products of two kernels."""
 
     left: Kernel
     right: Kernel
@@ -332,12 +333,11 @@ class Linear(Kernel):
 
     .. math:: k(p, q) = \langle p, q \rangle
 
-    Not characteristic: some miscalibrated models have an SKCE of 0 under it. Add it to
-    another kernel.
+    Not characteristic: some miscalibrated models have an SKCE of 0 under it. Add it to another kernel.
 
     Examples
     --------
-    Equation 8 of the CKCE paper, and the two samples of `Exponential`, with <p, q> = 0.44:
+    Equation 8 of the CKCE paper, and an SKCE of two samples with <p, q> = 0.44:
 
     >>> import kcalib
     >>> from kcalib.kernels import Gaussian, Linear
@@ -363,16 +363,16 @@ class Linear(Kernel):
 
 @dataclass(frozen=True)
 class RadialKernel(Kernel):
-    r"""A function of the distance of two predictions; base class of the radial kernels, which have these parameters.
+    r"""Base class of radial kernels, which are functions of the distance between two predictions.
 
     Parameters
     ----------
     bandwidth : float, optional
-        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
-        the pairwise distances of the predictions.
+        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median distance of the predictions
+        (`kcalib.bandwidth.median_distance`).
     metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
-        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
-        distributions, whose "euclidean" distance is that of their parameters.
+        Distance d between two predictions. "total_variation" is half of "cityblock". "wasserstein", "mmd", ``MMD`` and
+        ``MixtureWasserstein`` are for predicted distributions, whose "euclidean" distance is between parameters.
     """
 
     bandwidth: float | None = None
@@ -419,7 +419,7 @@ class RadialKernel(Kernel):
     def why_indefinite(self) -> str:
         """Return why the kernel is not known to be positive definite."""
         if PROFILES[self.profile].positive_definite == "ON_A_LINE":
-            return f"{type(self).__name__} is not positive definite, but on a line only"
+            return f"{type(self).__name__} is positive definite on a line only"
         definite_kernels = "Exponential, and GammaExponential and GammaRationalQuadratic with gamma <= 1,"
         return f"with this metric only {definite_kernels} are known to be positive definite"
 
@@ -440,20 +440,20 @@ class RadialKernel(Kernel):
 
 @dataclass(frozen=True)
 class Exponential(RadialKernel):
-    r"""The exponential (Laplacian) kernel, the default of every function.
+    r"""The exponential (Laplacian) kernel, the default kernel.
 
     .. math:: k(p, q) = e^{-d/\nu}
 
-    Positive definite with each of the metrics of vectors, and with "mmd".
+    Positive definite with every metric of vectors, and with "mmd".
 
     Parameters
     ----------
     bandwidth, metric
-        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
+        Length scale :math:`\nu` and distance d, as in `RadialKernel`.
 
     Examples
     --------
-    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
+    For two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> from kcalib import kernels, skce
     >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=kernels.Exponential(bandwidth=1.0)) / -0.16, 6)
@@ -472,16 +472,16 @@ class Gaussian(RadialKernel):
 
     .. math:: k(p, q) = e^{-d^2/(2\nu^2)}
 
-    With three or more classes known to be positive definite for the Euclidean metric only.
+    With three or more classes it is known to be positive definite for the Euclidean metric only.
 
     Parameters
     ----------
     bandwidth, metric
-        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
+        Length scale :math:`\nu` and distance d, as in `RadialKernel`.
 
     Examples
     --------
-    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
+    For two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> from kcalib import kernels, skce
     >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=kernels.Gaussian(bandwidth=1.0)) / -0.16, 6)
@@ -506,13 +506,13 @@ class GammaExponential(RadialKernel):
     Parameters
     ----------
     bandwidth, metric
-        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
+        Length scale :math:`\nu` and distance d, as in `RadialKernel`.
     gamma : float
         Exponent, in (0, 2]; 1 is `Exponential`.
 
     Examples
     --------
-    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
+    For two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> from kcalib import kernels, skce
     >>> k = kernels.GammaExponential(bandwidth=1.0, gamma=1.5)
@@ -543,18 +543,18 @@ class Matern(RadialKernel):
             (1 + r + r^2/3)\, e^{-r}, \quad r = \sqrt{5}\, d/\nu & (\text{smoothness } 5/2)
         \end{cases}
 
-    With three or more classes known to be positive definite for the Euclidean metric only.
+    With three or more classes it is known to be positive definite for the Euclidean metric only.
 
     Parameters
     ----------
     bandwidth, metric
-        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
+        Length scale :math:`\nu` and distance d, as in `RadialKernel`.
     nu : {1.5, 2.5}
         Smoothness; 1/2 is `Exponential`.
 
     Examples
     --------
-    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
+    For two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> from kcalib import kernels, skce
     >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=kernels.Matern(bandwidth=1.0, nu=2.5)) / -0.16, 6)
@@ -582,18 +582,18 @@ class RationalQuadratic(RadialKernel):
 
     .. math:: k(p, q) = \left(1 + \frac{d^2}{2 \alpha \nu^2}\right)^{-\alpha}
 
-    With three or more classes known to be positive definite for the Euclidean metric only.
+    With three or more classes it is known to be positive definite for the Euclidean metric only.
 
     Parameters
     ----------
     bandwidth, metric
-        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
+        Length scale :math:`\nu` and distance d, as in `RadialKernel`.
     alpha : float
         Exponent, > 0; towards infinity the kernel becomes `Gaussian`.
 
     Examples
     --------
-    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
+    For two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> from kcalib import kernels, skce
     >>> k = kernels.RationalQuadratic(bandwidth=1.0, alpha=2.0)
@@ -627,7 +627,7 @@ class GammaRationalQuadratic(RadialKernel):
     Parameters
     ----------
     bandwidth, metric
-        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
+        Length scale :math:`\nu` and distance d, as in `RadialKernel`.
     alpha : float
         Exponent, > 0; towards infinity the kernel becomes `GammaExponential`.
     gamma : float
@@ -636,7 +636,7 @@ class GammaRationalQuadratic(RadialKernel):
 
     Examples
     --------
-    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
+    For two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> import kcalib
     >>> from kcalib.kernels import GammaRationalQuadratic
@@ -664,21 +664,21 @@ class GammaRationalQuadratic(RadialKernel):
 
 @dataclass(frozen=True)
 class Cosine(RadialKernel):
-    r"""The cosine kernel: predictions that are two bandwidths apart are as similar as equal ones.
+    r"""The cosine kernel, which is periodic: predictions two bandwidths apart are as similar as equal ones.
 
     .. math:: k(p, q) = \cos(\pi d/\nu)
 
-    Positive definite on a line only: for two classes, or predictions that are single numbers. Elsewhere it comes with
+    Positive definite on a line only: for two classes, or predictions that are single numbers. Otherwise it comes with
     a `kcalib.IndefiniteKernelWarning`.
 
     Parameters
     ----------
     bandwidth, metric
-        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
+        Length scale :math:`\nu` and distance d, as in `RadialKernel`.
 
     Examples
     --------
-    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
+    For two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> from kcalib import kernels, skce
     >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=kernels.Cosine(bandwidth=1.0)) / -0.16, 6)
@@ -697,12 +697,12 @@ def _format(value: Any) -> str:
 def _gamma(value: float) -> float:
     gamma = _in_range("gamma", value, low=1e-6)
     if gamma > 2:
-        raise ValueError(f"`gamma` is {gamma}, expected 0 < gamma <= 2: beyond 2 this is not a kernel")
+        raise ValueError(f"`gamma` is {gamma}, expected 0 < gamma <= 2: above 2 it is no kernel")
     return gamma
 
 
 def _in_range(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = LARGEST) -> float:
-    """Return `value` as a float in [low, high]: there no square or product leaves the range of float32."""
+    """Return `value` as a float in [low, high], where squares and products fit into float32."""
     ending = f"; {remedy}" if remedy else ""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` is {value!r}, expected a positive number{ending}")

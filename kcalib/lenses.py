@@ -1,9 +1,8 @@
-r"""Lenses: notions of calibration, as maps of labels and predictions to another problem.
+r"""Notions of calibration ("lenses"), as maps to another classification problem.
 
-A model is calibrated if :math:`P(Y = k \mid p) = p_k` for all classes. A lens asks for less: it maps labels :math:`y`
-and predictions :math:`p` to those of another classification problem, the *induced* one, and asks whether that is
-calibrated. Every estimator and test of this package takes one as ``lens=``, and then computes what it would for the
-labels and predictions of the induced problem.
+A model is calibrated if :math:`P(Y = k \mid p) = p_k` for all classes. A lens maps labels :math:`y` and predictions
+:math:`p` to another classification problem, the *induced problem*, and asks whether the induced predictions are
+calibrated. All estimators and tests accept a lens as ``lens=``, and return the result of the induced problem.
 
 ================ =========================================== ==========================================
 lens             predictions :math:`p'`                      label :math:`y'`
@@ -14,28 +13,27 @@ lens             predictions :math:`p'`                      label :math:`y'`
 `ClassWise` (j)  :math:`(1 - p_j, p_j)`                      is it class j?
 `TopK` (k)       the k largest, and the sum of the rest      place of the class among them, or k
 `Groups`         sums within groups of classes               the group
-`Buckets`        sums within random groups of very many      the group
+`Buckets`        sums within random groups of many classes   the group
 ================ =========================================== ==========================================
 
-A calibrated model is calibrated through every lens; a model that is calibrated through one need not be through
+A calibrated model is calibrated through every lens. A model can be calibrated through one lens, but not through
 another.
 
-Whatever is said in terms of classes refers to the induced problem: a matrix or kernel for `target_kernel`, test
-locations of `kcalib.ucme` and the CME test, labels in results. Only `classes` names the columns of `y_pred`. The
-induced classes are numbered from 0.
+With a lens, everything that refers to classes refers to the induced ones, which are numbered from 0: a matrix or kernel
+as `target_kernel`, test locations of `kcalib.ucme` and of the CME test, labels in results. Only `classes` still names
+the columns of `y_pred`.
 
-Of two classes, as of more, the predicted one is the more probable: its confidence is :math:`\max(p, 1 - p)`. `TopLabel`
-and `Confidence` leave the classes "wrong" and "right", and their confidence is that of "right", below 1/2, too:
-accuracy is the share of what is right, and over-confident is what is right less often than it says. Results say in
-``confidence_from`` which it was.
+The predicted class is the most probable one. With two classes its confidence is :math:`\max(p, 1 - p)`. `TopLabel` and
+`Confidence` have the induced classes "wrong" and "right"; their confidence is the probability of "right", even below
+1/2. ``confidence_from`` of results says which confidence was used.
 
-Probabilities are added up: :math:`1 - c` above is the sum of the others, which keeps the digits that a difference loses
-where :math:`c` is near 1. An induced problem of two classes is a problem on a line, where kernels take O(n log n)
-(see `kcalib.skce`), if its probabilities sum to 1. Rows of a softmax in float32 do so only within
-1e-7. So the two are divided by their sum, unless it is 1 within 2.2e-16. Rows of more classes keep their sums.
+:math:`1 - c` is computed as the sum of the other probabilities, which is more accurate if :math:`c` is near 1. Induced
+problems with two classes are problems on a line, where kernels take time O(n log n) (see `kcalib.skce`) if
+probabilities sum to 1. A softmax in float32 does so to 1e-7 only, so the two probabilities are divided by their sum,
+unless it is 1 within 2.2e-16. With more classes, rows are not normalized.
 
-All lenses are immutable, compare by value, and can be hashed and pickled. Time O(n m), of `TopK` O(n m log m); memory
-O(n) times the number of induced classes.
+Lenses are immutable, compare by value, and can be hashed and pickled. They take time O(n m) (`TopK`: O(n m log m)), and
+memory O(n) times the number of induced classes.
 """
 
 from __future__ import annotations
@@ -59,18 +57,18 @@ Data = TypeVar("Data", bound=Any)  # _input.labels.Classification
 SparseRows = Any  # _input.sparse.SparseProbabilities
 LabelsAndPredictions = tuple[Array, Array]  # labels, shape (n,), and probabilities, shape (n, m)
 
-STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are mapped at once
-ROUNDING = 2.0**-52  # two probabilities that sum to 1 within this are left as they are
+STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are mapped at a time
+ROUNDING = 2.0**-52  # two probabilities that sum to 1 within this are not normalized
 
 
 class Lens:
-    """Base class of the lenses."""
+    """Base class of lenses."""
 
-    is_scalar: ClassVar[bool] = False  # whether it looks at one probability, of which the other is the complement
+    is_scalar: ClassVar[bool] = False  # whether the induced predictions are one probability and its complement
     has_confidence: ClassVar[bool] = False  # whether the induced classes are "wrong" and "right"
 
     def induced(self, data: Data) -> Data:
-        """The checked data seen through the lens; `_input.labels` calls it, so that what follows knows of no lens."""
+        """Return the data of the induced problem; `_input.labels` calls this, so later code needs no lens."""
         self._check(data.m)
         strips = [self._induce(*strip) for strip in _strips(data)]
         labels, probabilities = (data.xp.concat(parts) for parts in zip(*strips, strict=True))
@@ -79,7 +77,7 @@ class Lens:
         return dataclasses.replace(data, labels=labels, given=probabilities, classes=None, lens=self, losses=None)
 
     def induced_of_sparse(self, labels: np.ndarray, rows: SparseRows) -> LabelsAndPredictions:
-        """Return labels and probabilities, which are dense, of the problem that checked sparse rows induce."""
+        """Return labels and dense probabilities of the induced problem of checked sparse rows."""
         self._check(rows.n_classes)
         step, strips = max(1, STRIP // rows.ids.shape[1]), []
         for begin in range(0, len(rows), step):
@@ -89,11 +87,11 @@ class Lens:
         return induced, _on_the_line(np, probabilities) if probabilities.shape[1] == 2 else probabilities
 
     def names_of_sparse(self, rows: SparseRows) -> tuple[Any, ...] | None:
-        """Return the names of the classes that sparse rows induce; None for their numbers."""
+        """Return the names of the classes that sparse rows induce; None for numbers."""
         return None
 
     def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
-        """Return the same of some rows, of which the first has this number."""
+        """Map sparse rows; `first` is the number of the first row, for error messages."""
         raise ValueError(
             f"`lens` is {self}, which needs the probabilities of all {rows.n_classes} classes, but `y_pred` is "
             "SparseProbabilities; pass lens=kcalib.lenses.Buckets(), TopLabel() or TopK(k) to functions that have it, "
@@ -101,20 +99,20 @@ class Lens:
         )
 
     def check_columns(self, n_columns: int, name: str) -> None:
-        """Raise if the lens is not one for predictions, called `name`, that came in so many columns."""
+        """Raise if the lens does not accept predictions with this number of columns; `name` is their argument."""
 
     def confidence_from(self, m: int) -> str:
-        """Say what the confidence in a prediction of `m` induced classes is."""
+        """Return what the confidence in a prediction of `m` induced classes is, in words."""
         if self.has_confidence:
             return "as given" if isinstance(self, Confidence) else "largest probability"
         return "max(p, 1 - p)" if m == 2 else "largest probability"
 
     def _check(self, m: int) -> None:
-        """Raise if the lens is not one for `m` classes."""
+        """Raise if the lens does not accept `m` classes."""
 
     def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
-        """Return labels and probabilities of the induced problem, of some samples; labels are int64."""
-        raise TypeError(f"{type(self).__name__} sees nothing by itself; pass one such as kcalib.lenses.TopLabel()")
+        """Map labels and probabilities; induced labels are int64."""
+        raise TypeError(f"{type(self).__name__} is a base class; pass one such as kcalib.lenses.TopLabel()")
 
 
 @dataclass(frozen=True)
@@ -144,8 +142,8 @@ class TopLabel(Lens):
 
     .. math:: P(Y = \hat y \mid c) = c, \qquad c = \max_k p_k, \quad \hat y = \arg\max_k p_k
 
-    Of classes tied for the highest probability the first is the predicted one. The label is 1 if it is right, 0 if not;
-    the predictions are :math:`(\sum_{k \ne \hat y} p_k, c)`.
+    The first of several most probable classes is the predicted one. The label is 1 if it is right, else 0; the
+    predictions are :math:`(\sum_{k \ne \hat y} p_k, c)`.
 
     Examples
     --------
@@ -171,26 +169,25 @@ class TopLabel(Lens):
 
 @dataclass(frozen=True)
 class Confidence(Lens):
-    r"""Confidences in predictions as they are given, and which predictions were right.
+    r"""Given confidences in predictions, and whether the predictions were right.
 
     .. math:: P(\text{right} \mid c) = c
 
-    `y_true` says of each prediction whether it was right (1 or true) or wrong (0 or false), and `y_pred` is one column
-    of confidences, shape (n,) or (n, 1): what evaluations of language models, detectors and judges write. No
-    confidence is turned round, so that one of 0.2 stays 0.2. With ``classes=`` labels may be others: the one for wrong,
-    then the one for right. In `kcalib.compare` models may be right about different samples: pass a mapping of names to
-    labels, too.
+    `y_true` says whether each prediction was right (1 or true) or wrong (0 or false). `y_pred` has one column of
+    confidences, shape (n,) or (n, 1), as evaluations of language models, detectors and judges report them. A confidence
+    of 0.2 stays 0.2; it does not become 0.8. Other labels need ``classes=[wrong, right]``. If models in
+    `kcalib.compare` are right about different samples, pass a mapping of model names to labels.
 
-    Recalibrators take such pairs without a lens, as they take any binary problem.
+    Recalibrators accept such pairs without a lens, as a binary problem.
 
     Raises
     ------
     ValueError
-        If `y_pred` has several columns, or `y_true` is text without `classes` (when they are seen).
+        When used: if `y_pred` has several columns, or `y_true` holds strings and `classes` is not given.
 
     Examples
     --------
-    20 of 100 right at 0.4, and 40 of 100 at 0.6: the gap is 0.2 at both, and the model over-confident.
+    Of 100 predictions with confidence 0.4, 20 are right; of 100 with 0.6, 40 are right. Both gaps are 0.2:
 
     >>> import numpy as np, kcalib
     >>> confidence, right = np.repeat([0.4, 0.6], 100), np.arange(200) % 100 < np.repeat([20, 40], 100)
@@ -218,7 +215,7 @@ class Confidence(Lens):
 
 @dataclass(frozen=True)
 class ClassWise(Lens):
-    r"""The probability of one class, against all others.
+    r"""The probability of one class against all others.
 
     .. math:: P(Y = j \mid p_j) = p_j
 
@@ -232,7 +229,7 @@ class ClassWise(Lens):
     Raises
     ------
     TypeError, ValueError
-        If `index` is no integer, or out of range (above m-1: when predictions are seen).
+        If `index` is no integer, or negative; when used, if it is above m-1.
 
     Examples
     --------
@@ -262,28 +259,28 @@ class ClassWise(Lens):
 
 @dataclass(frozen=True)
 class TopK(Lens):
-    r"""The k largest probabilities, and at which place among them the true class is.
+    r"""The k largest probabilities, and the rank of the true class.
 
-    With :math:`p_{(0)} \ge p_{(1)} \ge \dots` the probabilities in descending order, of equal ones that of the first
-    column first, and R the place of the true class in this order,
+    Let :math:`p_{(0)} \ge p_{(1)} \ge \dots` be the probabilities in descending order, equal ones in the order of
+    columns, and R the rank of the true class, from 0. Calibration is
 
     .. math:: P(R = r \mid p') = p_{(r)} \quad \text{for } r < k, \qquad
               p' = \Bigl( p_{(0)}, \dots, p_{(k-1)}, \sum_{r \ge k} p_{(r)} \Bigr) .
 
-    The label is R, or k if the class is not among the k most probable ones. There are k + 1 induced classes.
+    The label is R, or k if the true class is not among the k most probable ones. There are k + 1 induced classes.
 
-    ``TopK(1)`` asks what `TopLabel` asks. Its columns are the other way round, the confidence first, and label 0 is
-    "right": the values of `kcalib.skce` and of scores are the same.
+    ``TopK(1)`` has the classes of `TopLabel` in reverse order: label 0 is "right". `kcalib.skce` and scores have the
+    same values.
 
     Parameters
     ----------
     k : int
-        Places, 1..m-1. With m - 1 the predictions are only sorted.
+        Number of probabilities, 1..m-1. With m - 1 predictions are only sorted.
 
     Raises
     ------
     TypeError, ValueError
-        If `k` is no integer, or out of range (above m-1: when predictions are seen).
+        If `k` is no integer, or below 1; when used, if it is above m-1.
 
     Examples
     --------
@@ -344,14 +341,14 @@ class Groups(Lens):
     Parameters
     ----------
     groups : sequence of sequences of int, or array_like of int, shape (m,)
-        The columns of the classes of each group, or the number of each class's group, 0, 1, ... Every class is in
-        exactly one group, and there are at least 2. Stored as the former, with sorted columns.
+        The columns of the classes in each group, or the group number of each class, 0, 1, ... Every class is in exactly
+        one group, and there are at least 2 groups. Stored in the first form, with sorted columns.
 
     Raises
     ------
     TypeError, ValueError
-        If `groups` is neither, or holds something other than integers; if a group is empty, or a class is in no group,
-        in two, or (when predictions are seen) none of theirs.
+        If `groups` has neither form, or does not hold integers; if a group is empty, or a class is in no group or in
+        two; when used, if the classes are not those of the predictions.
 
     Examples
     --------
@@ -402,26 +399,26 @@ class Groups(Lens):
 
 @dataclass(frozen=True)
 class Buckets(Lens):
-    r"""The sums of probabilities within random groups of classes, of which there are very many, such as tokens.
+    r"""The sums of probabilities within random groups of classes, for very many classes such as tokens.
 
-    A hash of the class's number says which bucket it is in, the same for all data. `kcalib.SparseProbabilities` that
-    have a rest have a last column for it: of which classes it consists differs from row to row, and so labels that a
-    row does not keep are the rest's. With no more classes than buckets each class is a bucket by itself, and nothing is
-    lost.
+    A hash of the class number decides the bucket, the same for all data. With no more classes than buckets, each
+    class is a bucket. The rest of `kcalib.SparseProbabilities` is one more induced class; labels that a row does not
+    keep belong to it.
 
-    A calibrated model is calibrated for buckets, too, so that tests have their level. As residuals :math:`e` sum to 0,
-    inner products of their sums are :math:`(1 - 1/B) \langle e, e' \rangle` on average over hashes, with a variance of
-    at most :math:`2 |e|^2 |e'|^2 / B`: random signs would change neither. The error of one class is diluted by others.
+    A calibrated model is calibrated for buckets, so tests keep their level. Inner products of bucket sums of residuals
+    :math:`e` are :math:`(1 - 1/B) \langle e, e' \rangle` on average over hashes, with a variance of at most
+    :math:`2 |e|^2 |e'|^2 / B`. Random signs would change neither, because residuals sum to 0. An error in one class is
+    diluted by the other classes of its bucket.
 
     Parameters
     ----------
     n_buckets : int
-        Buckets B, at least 2.
+        Number of buckets B, 2..32768.
 
     Raises
     ------
     TypeError, ValueError
-        If `n_buckets` is no such integer.
+        If `n_buckets` is no integer in this range.
 
     Examples
     --------
@@ -466,7 +463,7 @@ class Buckets(Lens):
 
 @dataclass(frozen=True)
 class _Kept(Canonical):
-    """The classes that sparse rows keep, by their places, and the rest: what scores are of."""
+    """The classes that each sparse row keeps, by their place in the row, and the rest; scores use it."""
 
     def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
         k = rows.ids.shape[1]
@@ -484,7 +481,7 @@ KEPT = _Kept()
 
 
 def _strips(data: Any) -> Iterator[LabelsAndPredictions]:
-    """Yield labels and probabilities of some samples at a time, so that temporary arrays of a lens stay small."""
+    """Yield labels and probabilities of some samples at a time, so that temporary arrays stay small."""
     step = max(1, (DEVICE_STRIP if arrays.is_cuda(data.probabilities) else STRIP) // data.m)
     for begin in range(0, data.n, step):
         end = min(begin + step, data.n)
@@ -492,15 +489,15 @@ def _strips(data: Any) -> Iterator[LabelsAndPredictions]:
 
 
 def _on_the_line(xp: Any, pairs: Array) -> Array:
-    """Return pairs of probabilities divided by their sums, unless these are 1 within rounding."""
+    """Divide pairs of probabilities by their sums, unless these are 1 within rounding."""
     total = xp.sum(pairs, axis=1, keepdims=True)
     return pairs / xp.where(xp.abs(total - 1) <= ROUNDING, xp.ones_like(total), total)
 
 
 def _one_against_others(labels: Array, p: Array, chosen: Array) -> LabelsAndPredictions:
-    """Binary problem: is the class `chosen`, shape (n,), the label? Column 1 is its probability, column 0 the others'.
+    """Return the binary problem "is the label `chosen`, shape (n,)?"; column 1 is the probability of yes.
 
-    The others' probabilities are added up, since 1 - p has lost the digits of a confidence near 1.
+    The other probabilities are added up, because 1 - p has lost digits if p is near 1.
     """
     xp = arrays.namespace(p)
     columns = xp.arange(p.shape[1], device=arrays.device(p))
@@ -513,7 +510,7 @@ def _one_against_others(labels: Array, p: Array, chosen: Array) -> LabelsAndPred
 def _add_groups(
     labels: np.ndarray, rows: SparseRows, number: np.ndarray, n_groups: int, first: int, name: str
 ) -> LabelsAndPredictions:
-    """Return sums within groups of classes; the rest of a row is that of the only group that it does not keep whole."""
+    """Return sums within groups of classes; a row's rest belongs to the only group that the row does not keep whole."""
     number = number.astype(np.int64)
     sums = _sum_groups(rows, number, n_groups, rows.probabilities)
     is_partial = _sum_groups(rows, number, n_groups, rows.ids >= 0) < np.bincount(number, minlength=n_groups)
@@ -529,14 +526,14 @@ def _add_groups(
 
 
 def _sum_groups(rows: SparseRows, number: np.ndarray, n_groups: int, values: np.ndarray) -> np.ndarray:
-    """Return the sums of what each row has of its classes, by the number of their group, shape (rows, n_groups)."""
+    """Return the sums of `values` of each row by group, shape (rows, n_groups)."""
     places = np.where(rows.ids >= 0, number[rows.ids], 0) + n_groups * np.arange(len(rows))[:, None]
     sums = np.bincount(places.ravel(), np.ravel(values), minlength=n_groups * len(rows))
     return sums.reshape(len(rows), n_groups)
 
 
 def _partition(groups: Any) -> tuple[tuple[int, ...], ...]:
-    """Return the sorted classes of each group, checked."""
+    """Check `groups`; return the sorted classes of each group."""
     groups = _to_list(groups)
     if not isinstance(groups, Sequence) or isinstance(groups, str):
         raise TypeError(
@@ -566,7 +563,7 @@ def _partition(groups: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _by_number(numbers: Sequence[Any]) -> list[list[int]]:
-    """Return the classes of each group, from the number of each class's group."""
+    """Return the classes of each group from the group number of each class."""
     numbers = [check_integer(f"groups[{c}]", number, 0, None, ": a group number") for c, number in enumerate(numbers)]
     present = set(numbers)
     missing = next(g for g in range(len(present) + 1) if g not in present)

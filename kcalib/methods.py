@@ -1,19 +1,17 @@
-"""Methods, estimators and metrics with options: functions take a string for the defaults, or such an object.
+"""Methods, estimators and metrics with options. Functions take a name, for the defaults, or one of these objects.
 
 .. code-block:: none
 
-    kcalib.calibration_test             Adaptive, Exact, Features, Spectrum; other questions: CME, Consistency,
-                                        Ranks; for comparison with the literature: Bootstrap, Multiplier, Pearson,
+    kcalib.calibration_test             Adaptive, Exact, Features, Spectrum; for other questions CME, Consistency,
+                                        Ranks; to compare with the literature Bootstrap, Multiplier, Pearson,
                                         Gamma, Block, Linear, DistributionFree
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient
     kcalib.ckce                         Fourier, Nystrom, PivotedCholesky
     kcalib.skce                         BlockEstimator, FeatureEstimator
     kcalib.compare                      SKCE, CKCE, ECE, CRPS
 
-Each class checks its options when it is made.
+Each class checks its options when it is created.
 """
-
-# Each class stands in the file of what it does.
 
 from kcalib.estimators.ckce_low_rank import Fourier, Nystrom, PivotedCholesky
 from kcalib.estimators.skce import BlockEstimator, FeatureEstimator

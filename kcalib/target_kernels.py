@@ -1,12 +1,12 @@
-"""Kernels on targets (class labels): what turns residuals into features.
+"""Kernels on labels and targets.
 
-With the Kronecker delta the target factor of a pair is <e_i, e_j>, e = one-hot(y) - p the residuals. With a positive
-semi-definite matrix M over the classes, that is with the matrix-valued kernel k M (Widmann et al. 2019, definition 1),
-it is e_i^T M e_j, the inner product of e R for M = R R^T. `_packing` multiplies the residuals by R. A kernel between
-numbers is such a matrix for classes that are numbers; `_packing` makes it.
+For class labels with residuals e = one-hot(y) - p, the target factor of a pair is <e_i, e_j> with the Kronecker delta,
+and e_i^T M e_j with a positive semi-definite matrix M (the matrix-valued kernel k M of Widmann et al. 2019, definition
+1). `_packing` multiplies residuals by R, with M = R R^T. A kernel between numbers is such a matrix for classes that are
+numbers.
 
-For predicted distributions (`kcalib.distributions`) a target kernel is one of `kcalib.kernels`, with targets for
-points, or one of those here. `_packing.forecasts` looks for a way to its expectations.
+For predicted distributions (`kcalib.distributions`) a target kernel is one of `kcalib.kernels`, or a class of this
+module. `_packing.forecasts` chooses how to compute its expectations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kcalib.kernels import Kernel
 
 __all__ = ["Draws", "MahalanobisGaussian"]
 
-# None, "delta", a (m, m) array, a Kernel, or one of those here.
+# None, "delta", an (m, m) array, a Kernel, or a class of this module.
 TargetKernel = Any
 
 
@@ -33,7 +33,7 @@ class MahalanobisGaussian:
 
     .. math:: l(y, y') = \exp\Bigl(-\tfrac12 (y - y')^\top A\, (y - y')\Bigr)
 
-    The inverse covariance matrix of what is predicted makes errors in all directions count alike.
+    With the inverse covariance matrix of the targets, errors in all directions have equal weight.
 
     Parameters
     ----------
@@ -86,18 +86,18 @@ class MahalanobisGaussian:
 
 @dataclass(frozen=True)
 class Draws:
-    r"""A target kernel whose expectations are means over draws from the predictions.
+    r"""A target kernel whose expectations are computed from draws from the predictions.
 
-    kcalib takes draws by itself where there is neither a closed form nor a finite-rank factor of the kernel; with this
-    class the number and the seed are yours, and draws are taken in any case. The estimate then has an error that is
-    due to the draws, ``result.draws_standard_error``.
+    Draws are also the default if the kernel has neither a closed form nor a finite-rank factor. This class enforces
+    them, and sets their number and seed. The error of the estimate due to the draws is
+    ``result.draws_standard_error``.
 
     Parameters
     ----------
     kernel : Kernel or MahalanobisGaussian, optional
-        The kernel between targets. Default: that of the predictions' family.
+        The kernel between targets. Default: as in `kcalib.skce`.
     n_draws : int
-        Draws from each prediction, at least 2.
+        Number of draws from each prediction, at least 2.
     seed : int
         Seed of the draws.
 

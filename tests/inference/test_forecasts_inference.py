@@ -407,7 +407,7 @@ class TestKernels:
     @pytest.mark.parametrize(
         ("metric", "message"),
         [
-            ("euclidean", "for 2 parameters Cosine is not positive definite, but on a line only"),
+            ("euclidean", "for 2 parameters Cosine is positive definite on a line only"),
             ("wasserstein", "for 2 coordinates Cosine is not"),
             ("mmd", "for MMD distances Cosine is not"),
         ],

@@ -100,7 +100,7 @@ class Evaluation(ModelEvaluation):
     n_samples: int  #: samples given
     n_classes: int  #: m, of the induced problem if there is a lens
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     confidence_from: str  #: "largest probability", of two classes "max(p, 1 - p)", or "as given", see `kcalib.lenses`
     accuracy: float  #: share of samples whose predicted class is right; all numbers are of the induced problem
     mean_confidence: float  #: mean probability of the predicted class

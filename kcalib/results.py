@@ -99,7 +99,7 @@ class SKCEResult(Computed):
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth: float | None  #: bandwidth of the kernel on predictions; None if it has none or several
     bandwidth_source: str  #: "given", or how the median heuristic chose it
@@ -164,7 +164,7 @@ class CalibrationTestResult(Computed):
     #: the second of two classes, whose probability a single column is; else, and with a lens, None
     positive_class: Any = None
     prediction: str | None = None  #: the family of predicted distributions; None for class probabilities
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     block_size: int | None = None  #: samples in a block
     n_blocks: int | None = None  #: full blocks
     n_resamples: int | None = None  #: draws of the statistic under calibration
@@ -314,7 +314,7 @@ class UCMEResult(Computed):
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth: float | None  #: bandwidth of the kernel on predictions; None if it has none or several
     bandwidth_source: str  #: "given", or how the median heuristic chose it
@@ -380,7 +380,7 @@ class Comparison(Computed):
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     kernel: str | None  #: kernel of all models with its bandwidths as numbers; None without
     bandwidth: float | None  #: bandwidth of the kernel on predictions; None if it has none or several
     bandwidth_source: str | None  #: "given", or how the median heuristic chose it; None without kernel
@@ -546,7 +546,7 @@ class CKCEResult(Computed):
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     seed: int | None  #: of features, landmarks, pivots; None if nothing was random
     dtype: str  #: arithmetic of the kernel's entries; sums are always float64
     backend: str  #: backend that computed them

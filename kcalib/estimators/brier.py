@@ -1,8 +1,4 @@
-"""The Brier score taken apart: calibration and sharpness; reliability, resolution and uncertainty.
-
-`brier_decomposition` groups the samples, by bins of the confidence or by isotonic regression
-(`kcalib.estimators.reliability.cut`) or by cells of the simplex (`_cells`); `_terms` is the arithmetic.
-"""
+"""Decompose the Brier score into miscalibration (reliability), discrimination (resolution) and uncertainty."""
 
 from __future__ import annotations
 
@@ -38,20 +34,20 @@ class BrierDecomposition(Summarized):
 
     score: float  #: `kcalib.brier_score`
     miscalibration: float  #: also reliability, REL, MCB: what recalibration would gain; 0 is best
-    discrimination: float  #: also resolution, RES, DSC: what the groups tell about the labels; more is better
-    uncertainty: float  #: UNC: the score of the class frequencies as a constant prediction
-    within_variance: float  #: WBV: of the predictions within a group; 0 for "isotonic"
-    within_covariance: float  #: WBC: twice that of predictions and labels within a group; 0 for "isotonic"
-    noise: float | None  #: estimate of what noise adds to miscalibration and to discrimination; None if not known
+    discrimination: float  #: also resolution, RES, DSC: what the groups tell about the labels; larger is better
+    uncertainty: float  #: UNC: score of the class frequencies as a constant prediction
+    within_variance: float  #: WBV: variance of predictions within groups; 0 for "isotonic"
+    within_covariance: float  #: WBC: twice the covariance of predictions and labels within groups; 0 for "isotonic"
+    noise: float | None  #: estimated bias of both miscalibration and discrimination due to noise; None if unknown
     binning: str  #: "uniform", "equal_mass" or "isotonic"
     grouping: str  #: "classwise" or "canonical"
-    n_bins: int | None  #: bins asked for, of each probability; None for "isotonic"
-    n_groups: int  #: groups that hold samples, of all classes together
-    n_singletons: int | None  #: groups of one sample, which `noise` leaves out; None for weighted states
+    n_bins: int | None  #: bins of each probability, as given; None for "isotonic"
+    n_groups: int  #: number of groups that hold samples, over all classes
+    n_singletons: int | None  #: number of groups of one sample, which `noise` ignores; None for weighted states
     scale_by_half: bool  #: whether the sum over classes is halved
-    lens: str  #: one of `kcalib.lenses`: what the predictions were seen through
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
-    n_classes: int  #: classes that the lens leaves
+    n_classes: int  #: m, of the induced problem if there is a lens
 
     def __float__(self) -> float:
         return self.score
@@ -76,47 +72,47 @@ def brier_decomposition(
     from_logits: bool = False,
     scale_by_half: bool | str = "auto",
 ) -> BrierDecomposition:
-    r"""Calibration and sharpness in the Brier score.
+    r"""Decompose the Brier score into calibration and sharpness.
 
-    For the predictions P and one-hot labels E, by [1]_, [2]_
+    For predictions P and one-hot labels E ([1]_, [2]_)
 
     .. math:: \operatorname{E} \lVert P - E \rVert^2 = \operatorname{E} \lVert P - \operatorname{E}[E \mid P] \rVert^2
               + \operatorname{E} \lVert E - \operatorname{E}[E \mid P] \rVert^2 ,
 
-    a calibration term and a sharpness term (refinement), which is uncertainty minus resolution. What is
-    expected given the prediction is estimated by the mean label of samples with similar predictions, a group.
+    a calibration term and a sharpness term (refinement), which is uncertainty minus resolution. The conditional
+    expectation is estimated by the mean label of a group of samples with similar predictions.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     lens : Lens, optional
-        One of ``kcalib.lenses``: the score is that of the problem it induces. Default: ``Canonical()``.
+        Notion of calibration, see `kcalib.lenses`. Default: the whole vector of probabilities.
     grouping : {"classwise", "canonical"}, optional
-        For more than two classes, what similar is. "classwise" (default): the score is a sum over classes, and
-        each has groups of its own, by its probability; miscalibration is then that of each class by itself,
-        E[E_k | P_k] in place of E[E_k | P]. "canonical": cells of the simplex in which every probability has its
-        bin. For two classes both are bins of the second class's probability.
+        What predictions are similar, for more than two classes. "classwise" (default): each class has its own groups,
+        by its probability. The score is a sum over classes, and miscalibration uses E[E_k | P_k] instead of E[E_k | P].
+        "canonical": groups are cells of the simplex, products of bins of all probabilities. For two classes both use
+        bins of the probability of the second class.
     binning : {"uniform", "equal_mass", "isotonic"}
-        Bins of each probability, as in `kcalib.reliability`. "isotonic", not for cells, is the CORP
+        Bins of each probability, as in `kcalib.reliability`. "isotonic", for "classwise" only, is the CORP
         decomposition [3]_.
     n_bins : int, optional
-        Bins of each probability, 1 to 1,000,000; default 15. Not for "isotonic".
+        Number of bins of each probability, 1 to 1,000,000. Default: 15. Not for "isotonic".
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights. Samples of weight 0 are left out.
+        Non-negative weights. Samples of weight 0 are ignored.
     scale_by_half : bool or "auto"
         As in `kcalib.brier_score`.
 
     Returns
     -------
     BrierDecomposition
-        With the fields of `kcalib.BrierDecomposition`.
+        The score and its terms.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if an argument is out of range; for `n_bins`, or canonical cells, of
-        isotonic regression.
+        As `kcalib.skce`. Also if an argument is out of range; if `n_bins` or canonical cells are combined with
+        "isotonic".
     NotImplementedError
         For "isotonic" on a GPU.
 
@@ -127,8 +123,8 @@ def brier_decomposition(
 
     Notes
     -----
-    With the means :math:`\bar p_g, \bar e_g` of a group, its share :math:`s_g` of the weight and the mean label
-    :math:`\bar e` [4]_, [5]_
+    With the means :math:`\bar p_g, \bar e_g` of a group, its share :math:`s_g` of the weight, and the mean label
+    :math:`\bar e` ([4]_, [5]_)
 
     .. math:: \mathrm{score} = \underbrace{\sum_g s_g \lVert \bar p_g - \bar e_g \rVert^2}_{\text{miscalibration}}
               - \underbrace{\sum_g s_g \lVert \bar e_g - \bar e \rVert^2}_{\text{discrimination}}
@@ -136,14 +132,13 @@ def brier_decomposition(
               + \underbrace{\langle \lVert p - \bar p_g \rVert^2 \rangle}_{\text{within variance}}
               - \underbrace{2 \langle (e - \bar e_g) \cdot (p - \bar p_g) \rangle}_{\text{within covariance}} ,
 
-    exactly; angle brackets are means over samples. For "isotonic" the recalibrated score takes the place of
-    means over groups: miscalibration is the score minus that of the recalibrated predictions and never negative,
-    discrimination is uncertainty minus the latter, and nothing is left within groups. With many classes each is
-    recalibrated by itself.
+    exactly; angle brackets are means over samples. For "isotonic" miscalibration is the score minus that of the
+    recalibrated predictions, which is never negative, discrimination is uncertainty minus the score of the
+    recalibrated predictions, and terms within groups are 0. With more than two classes each class is recalibrated
+    separately.
 
-    **Bias.** The variance of a group's frequencies is added to miscalibration and to discrimination alike; `noise`
-    estimates it [6]_, but for groups of one sample. Bins average over predictions that are not equal: wide ones hide
-    miscalibration.
+    **Bias.** The variance of group frequencies increases both miscalibration and discrimination. `noise` estimates this
+    bias [6]_, without groups of one sample. Wide bins average over different predictions and hide miscalibration.
 
     Time O(n m log n); memory O(n m).
 
@@ -185,7 +180,7 @@ def brier_decomposition(
         )
     scale = 0.5 if is_half else 1.0
     miscalibration, variance, covariance = total.miscalibration, total.within_variance, total.within_covariance
-    if binning == "isotonic":  # never negative but for rounding
+    if binning == "isotonic":  # negative by rounding only
         miscalibration, variance, covariance = max(0.0, miscalibration + variance - covariance), 0.0, 0.0
     return BrierDecomposition(
         score=brier_score_of(data, is_half),
@@ -208,7 +203,7 @@ def brier_decomposition(
 
 
 class _Terms(NamedTuple):
-    """Sums over classes."""
+    """Terms of the decomposition, as sums over classes."""
 
     miscalibration: float
     discrimination: float
@@ -221,7 +216,7 @@ class _Terms(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some of the classes, and the groups of the samples for these; without samples of weight 0."""
+    """Some of the classes and the groups of samples for these, without samples of weight 0."""
 
     probabilities: Array  # shape: (n, classes)
     events: Array  # 0 or 1, the same shape
@@ -258,11 +253,11 @@ def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None
 
 def _terms(p: Array, events: Array, weight: Array, group: Array) -> _Terms:
     xp = arrays.namespace(p)
-    group = xp.unique(group, return_inverse=True)[1]  # without empty ones
+    group = xp.unique(group, return_inverse=True)[1]  # without empty groups
     size = xp.bincount(group)
     total, n_groups = xp.sum(weight), len(size)
     (sums,) = group_sums(group, n_groups, weight)
-    share = 1 / effective_numbers(group, weight, size, sums)  # of a sample's variance: that of a weighted mean
+    share = 1 / effective_numbers(group, weight, size, sums)  # variance of a weighted mean, relative to a sample's
     loss = xp.where(size > 1, share / xp.where(size > 1, 1 - share, 1.0), 0.0)
     terms = np.zeros(6)
     for k in range(p.shape[1]):

@@ -1,8 +1,4 @@
-"""Binned calibration error of the whole prediction: bins are cells of the simplex, gaps distances of vectors.
-
-`kcalib.estimators.binning.simplex_bins` finds the bins and their gaps; the errors of probabilities one at a time, and
-the `ECEResult` of all binned errors, are in `kcalib.estimators.ece`.
-"""
+"""Compute the binned calibration error of whole predictions: bins are cells of the simplex, gaps are distances."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from kcalib.estimators.ece import NORMS, ECEResult, described
 from kcalib.estimators.with_result import with_result
 from kcalib.lenses import Lens
 
-OF_GAPS = ("total_variation", "cityblock", "euclidean", "squared_euclidean")  # functions of one norm
+OF_GAPS = ("total_variation", "cityblock", "euclidean", "squared_euclidean")  # functions of a norm
 DISTANCES = (*OF_GAPS, "kullback_leibler")
 Distance = str | Callable[[Array, Array], Any]
 
@@ -44,49 +40,49 @@ def canonical_ece(
     lens: Lens | None = None,
     threads: int | None = None,
 ) -> float | ECEResult:
-    r"""Expected calibration error of the whole prediction, by histogram regression on the simplex.
+    r"""Compute the expected calibration error of whole predictions, by bins on the probability simplex.
 
-    The mean over samples of the distance between mean prediction and mean one-hot label in the bin of the sample [1]_
-    (equation 5). The bins of m classes are many: with few samples in a bin the value is large whatever the model,
-    1 minus the probability of the label where every sample is alone. See `kcalib.skce` for a number without bins.
+    The value is the mean over samples of the distance between mean prediction and mean one-hot label of the sample's
+    bin ([1]_, equation 5). For many classes there are many bins. With few samples in each the value is large for every
+    model: for single samples it is 1 minus the probability of the label. `kcalib.skce` needs no bins.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     n_bins : int
-        Uniform: bins of each of the m probabilities, 1 to 1,000,000. Median variance: bins at most.
+        For "uniform" the number of bins of each probability, 1 to 1,000,000. For "median_variance" the largest number.
     norm : {"l1", "l2", "max"}
-        Of the distances: their mean over samples, the root of the mean of their squares, or the largest.
+        Mean of the distances over samples, root mean square, or largest distance.
     distance : {"total_variation", "cityblock", "euclidean", "squared_euclidean", "kullback_leibler"} or callable
-        Total variation is half of cityblock, so that for a binary problem it is \|a - b\| of the probabilities a, b of
-        the second class. The Kullback-Leibler divergence is that of the mean label from the mean prediction,
-        :math:`\sum_k \bar e_k \log(\bar e_k / \bar p_k)`, the calibration term of the log loss; it is infinite where
-        a class that occurs was given no probability. A function is called once with the mean predictions and the mean
-        one-hot labels of the bins, float64 arrays of shape (bins, m), and returns numbers >= 0, shape (bins,).
+        "total_variation" is half of "cityblock"; for binary problems it is \|a - b\| for the probabilities a, b of the
+        second class. "kullback_leibler" is the divergence of the mean label from the mean prediction,
+        :math:`\sum_k \bar e_k \log(\bar e_k / \bar p_k)`, the calibration term of the log loss; it is infinite if a
+        class occurs whose probability is 0. A function is called once, with the mean predictions and the mean one-hot
+        labels of the bins, float64 arrays of shape (bins, m); it returns numbers >= 0, shape (bins,).
     binning : {"uniform", "median_variance"}
-        Products of bins (a, b] of equal width, 0 in the first, as in `kcalib.top_label_ece`. Or, starting with
-        one bin: that in which a probability has the largest (unbiased) variance is split into values
-        below the median of that probability and others, until there are `n_bins` or no bin can be split. Of bins
-        with equal variances the first made is split first. Empty bins do not count.
+        "uniform": products of the uniform bins of `kcalib.top_label_ece`. "median_variance": starting with one bin, the
+        bin in which a probability has the largest (unbiased) variance is split into values below the median of that
+        probability and others, until there are `n_bins` bins or no bin can be split. Of bins with equal variances the
+        oldest is split first. Empty bins are ignored.
     min_bin_size : int, optional
-        "median_variance" only. Samples that every bin holds at least, 1 to n; default 10. A bin that the median
-        would split into a smaller one is not split.
+        Minimum number of samples in a bin, 1 to n, for "median_variance" only. Default: 10. A bin is not split if one
+        of its halves would be smaller.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights, for uniform bins.
+        Non-negative weights, for "uniform".
     lens, threads
         As in `kcalib.top_label_ece`.
 
     Returns
     -------
     float
-        The error, in [0, 1] for total variation. ``canonical_ece.result`` returns an `ECEResult` with the weight and
-        the distance of each bin.
+        The error, in [0, 1] for "total_variation". ``canonical_ece.result`` returns an `ECEResult` with the weight and
+        distance of each bin.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.top_label_ece`; if `distance` is something else, or a function that returns something else.
+        As `kcalib.top_label_ece`. Also if `distance` is unknown, or returns something other than numbers >= 0.
     NotImplementedError
         For "median_variance" on a GPU.
     MemoryError
@@ -94,11 +90,9 @@ def canonical_ece(
 
     Notes
     -----
-    Uniform bins take O(n m) time and at most 80 n bytes beside the input; samples are in one bin if 128-bit hashes of
-    their m bin numbers are equal. Median-variance bins take half a pass over the predictions for each doubling of the
-    bins, two where variances are equal but for rounding, O(n m log n_bins) time, and 48 n bytes.
-    ``min_bin_size=10`` with a very large `n_bins` is the default
-    ``MedianVarianceBinning`` of the Julia package CalibrationErrors.
+    Uniform bins take time O(n m) and at most 80 n bytes without the input. Samples are in the same bin if 128-bit
+    hashes of their m bin numbers are equal. Median-variance bins take time O(n m log n_bins) and 48 n bytes. With a
+    very large `n_bins` they are the default ``MedianVarianceBinning`` of the Julia package CalibrationErrors.
 
     References
     ----------
@@ -109,7 +103,7 @@ def canonical_ece(
 
     Examples
     --------
-    The first two samples share a bin: mean prediction (0.65, 0.25, 0.1), mean label (1/2, 1/2, 0).
+    The first two samples share a bin with mean prediction (0.65, 0.25, 0.1) and mean label (1/2, 1/2, 0).
 
     >>> import kcalib
     >>> y_pred = [[0.62, 0.28, 0.1], [0.68, 0.22, 0.1], [0.1, 0.1, 0.8]]
@@ -162,7 +156,7 @@ def canonical_ece(
 
 
 def _gaps(columns: Columns, bins: SimplexBins, distance: Callable[[Array, Array], Any]) -> Array:
-    """Distances of the bins' mean predictions and mean labels; 0 where a bin has no weight."""
+    """Return distances between mean predictions and mean labels of bins; 0 for bins without weight."""
     values, labels, weight = columns
     xp, (_, m), n_bins = arrays.namespace(values), values.shape, len(bins.weight)
     if weight is None:

@@ -1,10 +1,8 @@
-"""The conditional kernel calibration error (CKCE) of predictions, and the joint one (JKCE).
+"""Compute the conditional kernel calibration error (CKCE) of predictions, and the joint one (JKCE).
 
-`ckce` checks its input, packs it (`_packing`), and hands kernel matrix, residuals and n lambda, a `System`, to its
-method: exact ones solve (K + n lambda I) Z = E by `kcalib.solvers` and bound the error of the value by the residual
-(`ckce_exact`); the others replace K by F F^T (`ckce_low_rank`). `jkce` is `kcalib.skce` with another kernel.
-
-On an NVIDIA GPU points, residuals, solutions and factors stay there; single numbers leave it.
+`ckce` packs its input into a `System`: kernel matrix K, residuals E and n lambda. Exact methods solve
+(K + n lambda I) Z = E by `kcalib.solvers` (`ckce_exact`); others replace K by F F^T (`ckce_low_rank`). `jkce` is
+`kcalib.skce` with another kernel. On an NVIDIA GPU points, residuals, solutions and factors stay there.
 """
 
 from __future__ import annotations
@@ -52,66 +50,75 @@ def ckce(
     threads: int | None = None,
     backend: Any = None,
 ) -> float | CKCEResult:
-    r"""Conditional kernel calibration error of predicted class probabilities, or of predicted distributions.
+    r"""Compute the conditional kernel calibration error (CKCE), to compare models.
 
-    Compares the conditional laws of labels and of draws from the predictions, given the prediction, as
-    operators. Unlike the SKCE and the ECE it hardly depends on where a model puts its predictions, so
-    that it compares models. Not a test: the value of a calibrated model is positive.
+    It compares the conditional distributions of labels and of draws from the predictions, given the prediction, as
+    operators. Unlike the SKCE and the ECE it hardly depends on how a model's predictions are distributed, so that it
+    can compare models. It is not a test: its value is positive for calibrated models.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits, lens, dtype
-        As in `kcalib.skce`, but without sources of samples. On NVIDIA GPUs everything is done there; of arrays on other
-        devices the residuals are copied to the host.
+        As in `kcalib.skce`; sources are not accepted. Arrays on NVIDIA GPUs stay there. For arrays on other devices,
+        residuals are copied to the host.
     kernel : Kernel, optional
-        Positive definite kernel on predictions, see `kcalib.kernels`. Default: equation 8 of [1]_,
-        ``Linear() + Gaussian()`` with the median heuristic. For distributions ``Gaussian(metric="wasserstein")`` where
-        their Wasserstein distance is that of points, else ``Gaussian(metric="mmd")``.
+        Positive definite kernel on predictions, see `kcalib.kernels`. Default: ``Linear() + Gaussian()``, equation 8
+        of [1]_. For predicted distributions ``Gaussian(metric="wasserstein")`` where the Wasserstein distance is a
+        Euclidean distance of points, else ``Gaussian(metric="mmd")``.
     target_kernel : optional
-        Kernel on labels or targets, as in `kcalib.skce`; of distributions one whose expectations are not by draws.
+        Kernel on labels or targets, as in `kcalib.skce`; not ``Draws``, or others whose expectations need draws.
     regularization : float, optional
-        :math:`\lambda > 0`. Default: :math:`n^{-1/4}`, as in [1]_. Values with different ones are not comparable.
+        :math:`\lambda > 0`. Default: :math:`n^{-1/4}`, as in [1]_. Values with different :math:`\lambda` are not
+        comparable.
     method : {"auto", "cholesky", "cg", "fourier", "nystrom", "pivoted_cholesky"} or method
-        Exact: "cholesky" (dense), "cg" (conjugate gradients; the kernel matrix is not stored), "auto" (one of these
-        two; for binary problems with a smooth kernel a factor that is the kernel matrix to rounding, if its bound is
-        below the tolerance). Approximate, only if asked for: "fourier" (random features, for sums of linear and
-        Gaussian kernels), "nystrom" (random landmarks), "pivoted_cholesky" (randomly pivoted, incomplete). With options
-        an object of `kcalib.methods`: ``AutomaticSolver``, ``Cholesky``, ``ConjugateGradient``, ``Fourier``,
-        ``Nystrom``, ``PivotedCholesky``.
+        Exact methods:
+
+        - "cholesky": dense Cholesky decomposition.
+        - "cg": conjugate gradients, without storing the kernel matrix.
+        - "auto": one of these; or, for binary problems with a smooth kernel, a low-rank factor, if its error bound is
+          below the tolerance.
+
+        Approximations:
+
+        - "fourier": random features, for sums of linear and Gaussian kernels.
+        - "nystrom": random landmarks.
+        - "pivoted_cholesky": randomly pivoted, partial Cholesky decomposition.
+
+        To set options pass `kcalib.methods.AutomaticSolver`, ``Cholesky``, ``ConjugateGradient``, ``Fourier``,
+        ``Nystrom`` or ``PivotedCholesky``.
     threads : int, optional
-        As in `kcalib.skce`, for products with the kernel matrix. Factorisations use the threads of NumPy's and SciPy's
-        BLAS.
+        As in `kcalib.skce`, for products with the kernel matrix. Matrix decompositions use the threads of BLAS.
     backend : optional
-        Who computes products with the kernel matrix, as in `kcalib.skce`, and the sums of "fourier"; solvers run here.
-        Workers are not for "nystrom" and "pivoted_cholesky".
+        What computes products with the kernel matrix and the sums of "fourier", as in `kcalib.skce`. Solvers run in
+        this process. Workers are not for "nystrom" and "pivoted_cholesky".
 
     Returns
     -------
     float
-        The estimate. ``ckce.result`` returns a `CKCEResult` with a bound of its error, the method and the kernel, too.
+        The estimate. ``ckce.result`` returns a `CKCEResult` with an error bound, the method and the kernel.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if `regularization` is not positive and finite, or so small that
-        the shifted kernel matrix is singular or its rounding shows; if the kernel is indefinite beyond it; if
-        there is no such method, an option of it does not fit the samples, or "fourier" has no features of the kernel;
-        if workers are given for "nystrom" or "pivoted_cholesky".
+        As `kcalib.skce`. Also if `regularization` is not positive and finite, or too small to solve the system
+        accurately; if the kernel is too indefinite for it; if `method` is unknown, or one of its options does not fit
+        the samples; if "fourier" has no features of the kernel; if workers are given for "nystrom" or
+        "pivoted_cholesky".
     MemoryError
-        If the method takes more memory than the machine, or the arrays' GPU, has available.
+        If the method needs more memory than the machine, or the GPU of the arrays, has available.
 
     Warns
     -----
     ToleranceWarning
-        If an exact method does not reach its tolerance. The value is the best it reached, and the result has its bound.
+        If an exact method does not reach its tolerance. The result has the error bound that it did reach.
     IndefiniteKernelWarning
-        If the kernel is not known to be positive definite. There is no error bound then.
+        If the kernel is not known to be positive definite. There is then no error bound.
 
     See Also
     --------
-    jkce : The same kernels without the conditioning.
+    jkce : The same without conditioning on the prediction.
     kcalib.skce : Calibration error with a standard error.
-    kcalib.calibration_test : Is a model calibrated?
+    kcalib.calibration_test : Test whether a model is calibrated.
 
     Notes
     -----
@@ -120,16 +127,16 @@ def ckce(
 
     .. math:: \mathrm{CKCE} = \operatorname{tr}(Z^\top K Z) .
 
-    Exact methods have a certified bound of their error, methods of low rank a bound ("trace", mostly far too large),
-    and "fourier" an estimate; the user guide has them in "Formulas of intervals and tests".
+    ``error_bound`` of the result is certified for exact methods; for low-rank methods it is a bound ("trace") that is
+    mostly far too large, and for "fourier" an estimate. The user guide has the formulas in "Formulas of intervals and
+    tests".
 
     Time: O(n^3) and memory O(n^2) for "cholesky"; O(n^2 m) for each iteration of "cg" and for the final product,
     memory O(n (m + rank)); O(n r (r + m)) with r features for "fourier" and "nystrom", which read the samples once;
     "pivoted_cholesky" stores F, n times rank.
 
-    Of distributions the inner products of signed measures under the target kernel take the place of those of residuals.
-
-    A single sample, or identical predictions, are allowed: the value then depends on no bandwidth.
+    For predicted distributions, inner products of residuals are those of `kcalib.skce`. For a single sample, or
+    identical predictions, the value does not depend on the bandwidth.
 
     References
     ----------
@@ -138,7 +145,7 @@ def ckce(
 
     Examples
     --------
-    One sample, K = 0.68 + 1, n lambda = 1, squared residual 0.08: the value is 0.08 K / (K + 1)^2.
+    One sample with K = 0.68 + 1, n lambda = 1 and squared residual 0.08 has the value 0.08 K / (K + 1)^2.
 
     >>> import kcalib
     >>> round(kcalib.ckce([0], [[0.8, 0.2]]), 9)
@@ -154,8 +161,8 @@ def ckce(
     >>> abs(result.value - kcalib.ckce(y, sharp)) < result.error_bound, result.error_bound_kind
     (True, 'estimated')
 
-    A normal distribution N(0, 1) and the target 0: K = 1, n lambda = 1, and the value is 1/4 of the squared norm of the
-    residual, 1 - 2 / sqrt(2) + 1 / sqrt(3).
+    Prediction N(0, 1) and target 0: K = 1, n lambda = 1, and the value is 1/4 of the squared norm of the residual,
+    1 - 2 / sqrt(2) + 1 / sqrt(3).
 
     >>> from kcalib.distributions import Normal
     >>> from kcalib.kernels import Gaussian
@@ -206,30 +213,30 @@ def jkce(
     threads: int | None = None,
     backend: Any = None,
 ) -> float | SKCEResult:
-    r"""Joint kernel calibration error of predicted class probabilities, or of predicted distributions.
+    r"""Compute the joint kernel calibration error (JKCE).
 
-    The squared distance (MMD) between the joint laws of prediction and label, and of prediction and a draw from it:
-    `kcalib.skce` with the kernel of equation 8 of [1]_. It depends on the law of the predictions, see `ckce`.
+    It is the squared MMD between the joint distributions of prediction and label, and of prediction and a draw from it:
+    `kcalib.skce` with the kernel of equation 8 of [1]_. Unlike `ckce` it depends on the distribution of the
+    predictions.
 
     Parameters
     ----------
     y_true, y_pred, target_kernel, classes, from_logits, lens, dtype, threads, backend
         As in `kcalib.skce`.
     kernel : Kernel, optional
-        Kernel on predictions. Default: ``Linear() + Gaussian()`` with the median heuristic; for distributions as in
-        `ckce`.
+        Kernel on predictions. Default: as in `ckce`.
     estimator : {"unbiased", "biased"}
-        "unbiased" is a U-statistic over all pairs and may be negative; "biased" never is.
+        As in `kcalib.skce`.
 
     Returns
     -------
     float
-        The estimate. ``jkce.result`` returns an `SKCEResult` with its standard error and the kernel, too.
+        The estimate. ``jkce.result`` returns an `SKCEResult` with its standard error and the kernel.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `kcalib.skce`; ValueError also for another `estimator`.
+        As `kcalib.skce`.
 
     Warns
     -----
@@ -238,7 +245,7 @@ def jkce(
 
     Notes
     -----
-    Equation 11 of [1]_ with the tensor product of `kernel` and `target_kernel`. Time O(n^2 m), memory O(n m).
+    It is equation 11 of [1]_ with the tensor product of `kernel` and `target_kernel`. Time O(n^2 m), memory O(n m).
 
     References
     ----------

@@ -1,7 +1,6 @@
-"""The CKCE by solving (K + n lambda I) Z = E: the value of a solution, and a certificate of its error.
+"""Compute the CKCE by solving (K + n lambda I) Z = E, with a certified error bound.
 
-`exact_value` is what `ckce` calls for the methods of `kcalib.solvers`. A `Certificate` goes down to the solver as the
-judge of its solutions, and what it found about the last one comes back with it.
+The solver asks a `Certificate` whether a solution is accurate enough.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from kcalib.solvers.certificate import Certificate
 from kcalib.solvers.conjugate_gradient import ConjugateGradient
 from kcalib.solvers.ridge_system import Solver
 
-VALUE_TOLERANCES = {"float64": 1e-8, "float32": 1e-3}  # error of the value relative to it, by dtype
-SMOOTH = {"gaussian", "rational_quadratic", "identity"}  # profiles whose kernels on a line have small rank
-LINE_RANK, LINE_ROUNDING = 100, 1e-15  # rank that is tried there, until this share of the trace is left
+VALUE_TOLERANCES = {"float64": 1e-8, "float32": 1e-3}  # default relative error of the value, by dtype
+SMOOTH = {"gaussian", "rational_quadratic", "identity"}  # profiles of kernels that have a small rank on a line
+LINE_RANK, LINE_ROUNDING = 100, 1e-15  # rank to try, until this share of the trace is left
 
 
 class ToleranceWarning(UserWarning):
-    """The error bound of a value is larger than was asked for."""
+    """Warn that the error bound of a value is larger than the tolerance."""
 
 
 def exact_value(system: System, solver: Solver) -> MethodResult:
-    """The value to the solver's tolerance. On a line a smooth kernel's factor of small rank is K to rounding."""
+    """Return the CKCE within the solver's tolerance; smooth kernels on a line are low-rank to rounding."""
     solver.check_size(system.n)
     tol = VALUE_TOLERANCES[system.dtype] if solver.tol is None else float(solver.tol)
     if isinstance(solver, AutomaticSolver) and _is_smooth_on_a_line(system):
@@ -44,7 +43,7 @@ def _is_smooth_on_a_line(system: System) -> bool:
 
 
 def _certified(system: System, solver: Solver, tol: float) -> MethodResult:
-    """The value and its certificate, from a solver's Z."""
+    """Return the CKCE and its error bound from a solver's solution Z."""
     right = system.residuals.take(slice(None))
     certificate = Certificate(system.matrix, right, system.shift, tol, system.epsilon, system.rounding_of_target)
     until_accepted = replace(solver, tol=None)
@@ -52,7 +51,7 @@ def _certified(system: System, solver: Solver, tol: float) -> MethodResult:
         solution, verdict = solve_checked(system.matrix, right, system.shift, until_accepted, judge=certificate)
     except ValueError as error:  # everything else is checked
         raise ValueError(
-            f"{error} (n times `regularization` is the shift, {system.shift:.3g}: a larger one helps in any case)"
+            f"{error} (the shift is n times `regularization`, {system.shift:.3g}; enlarge `regularization`)"
         ) from None
     certified = certificate.certify(solution.values, verdict)
     value = max(certified.value, 0.0) if system.is_definite else certified.value

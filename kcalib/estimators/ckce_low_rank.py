@@ -1,7 +1,6 @@
-"""The CKCE of a kernel matrix of low rank: random features, random landmarks, pivoted columns.
+"""Approximate the CKCE with a low-rank kernel matrix: random features, random landmarks, pivoted Cholesky.
 
-Each method is a class, public as `kcalib.methods`, that `ckce` asks for its `estimate`: features or columns from
-`kcalib.solvers`, their normal equations, the value, and a bound of its error.
+Features or columns come from `kcalib.solvers`; the value and its error bound from their normal equations.
 """
 
 from __future__ import annotations
@@ -29,21 +28,22 @@ from kcalib.solvers.low_rank import (
 )
 from kcalib.solvers.pivoted_cholesky import LowRank, partial_cholesky
 
-AUTOMATIC_RANK = 200  # landmarks and pivots
-ENTRY_ROUNDINGS = 10  # of an entry of K, or of a sum of entries, in units of epsilon
+AUTOMATIC_RANK = 200  # default number of landmarks and pivots
+ENTRY_ROUNDINGS = 10  # rounding error of an entry of K, or of a sum of entries, in units of epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fourier(Approximation):
-    """Random Fourier features, for sums of linear and Gaussian kernels: ``"fourier"`` of `kcalib.ckce`.
+    """Compute the CKCE with random Fourier features, for sums of linear and Gaussian kernels.
 
-    Reads the samples once. Time O(n r (r + m)) and memory O(n m + r (r + m)) with r = 2 `n_features` for each
-    Gaussian term, and m for a linear one. The error is estimated from the spread over the frequencies.
+    Reads the samples once. Time O(n r (r + m)) and memory O(n m + r (r + m)), where r is 2 `n_features` for each
+    Gaussian term plus m for a linear one. The error is estimated from the variation over frequencies.
 
     Parameters
     ----------
     n_features : int
-        Random frequencies for each Gaussian term, at least 1. Each makes two features. 100, as in the paper.
+        Number of random frequencies for each Gaussian term, at least 1. Each makes two features. Default: 100, as in
+        the paper.
     seed : int, optional
         Seed of the frequencies, at least 0. None draws one, which the result reports.
 
@@ -107,15 +107,15 @@ class Fourier(Approximation):
 
 @dataclass(frozen=True, kw_only=True)
 class Nystrom(Approximation):
-    """The kernel matrix projected on random samples, the landmarks: ``"nystrom"`` of `kcalib.ckce`.
+    """Compute the CKCE with the kernel matrix projected on random samples, the landmarks (Nystrom method).
 
-    Reads the samples once, in blocks. Time O(n r (r + m)) and memory O(r (r + m)) with r landmarks. The error has a
-    bound, from the trace of what is left out, which is mostly far too large.
+    Reads the samples once, in blocks. Time O(n r (r + m)) and memory O(r (r + m)) with r landmarks. The error bound
+    comes from the trace of the remainder, and is mostly far too large.
 
     Parameters
     ----------
     n_landmarks : int, optional
-        Samples to project on, from 1 to n. Default: 200, or n if that is less.
+        Number of landmarks, 1..n. Default: 200, or n if that is less.
     seed : int, optional
         Seed of the landmarks, at least 0. None draws one, which the result reports.
 
@@ -162,16 +162,15 @@ class Nystrom(Approximation):
 
 @dataclass(frozen=True, kw_only=True)
 class PivotedCholesky(Approximation):
-    """An incomplete Cholesky factor of the kernel matrix: ``"pivoted_cholesky"`` of `kcalib.ckce`.
+    """Compute the CKCE with a partial Cholesky factor of the kernel matrix, with random pivots.
 
-    Its columns are drawn one after the other from what those before leave out. Time O(n rank (rank + m)); memory
-    O(n (rank + m)), as the factor is stored. The error has a bound, from the trace of what is left out, which is mostly
-    far too large.
+    Each pivot is drawn by the diagonal of the remainder. Time O(n rank (rank + m)), memory O(n (rank + m)): the factor
+    is stored. The error bound comes from the trace of the remainder, and is mostly far too large.
 
     Parameters
     ----------
     rank : int, optional
-        Columns, from 1 to n. Default: 200, or n if that is less.
+        Number of columns of the factor, 1..n. Default: 200, or n if that is less.
     seed : int, optional
         Seed of the random pivots, at least 0. None draws one, which the result reports.
 
@@ -197,11 +196,11 @@ class PivotedCholesky(Approximation):
         return self.estimate_until(system, 0.0)
 
     def estimate_until(self, system: System, left_out: float) -> MethodResult:
-        """The same of a factor that ends where this share of the trace of K, or less, is left out."""
+        """Return the value of a factor that stops when its remainder has this share of the trace of K, or less."""
         rank = _checked_rank("rank", self.rank, system.n)
         memory = system.check_memory(
             system.n * (rank + system.columns) + 3 * rank * (rank + system.columns),
-            f"the factor of {system.n} samples and rank {rank}, and what follows",
+            f"the factor of {system.n} samples and rank {rank}",
             "choose a smaller `rank`, or method='nystrom' or 'fourier', which store no factor",
         )
         factor = partial_cholesky(system.matrix, rank, tol=left_out, seed=self.drawn_seed)
@@ -219,9 +218,9 @@ APPROXIMATIONS: tuple[type[Approximation], ...] = (Fourier, Nystrom, PivotedChol
 def _monte_carlo_error(
     features: FourierFeatures, equations: NormalEquations, shift: float, value: float
 ) -> float | None:
-    """Half width of a 95 % interval around the value, bias included, by a jackknife over groups of frequencies."""
+    """Return the half width of a 95 % interval, including bias, by a jackknife over groups of frequencies."""
     if not features.frequencies:
-        return 0.0  # the linear kernel's features are the kernel
+        return 0.0  # features of the linear kernel are exact
     groups = min(JACKKNIFE_GROUPS, features.n_frequencies)
     if groups < 2:
         return None
@@ -243,7 +242,7 @@ def _from_factor(
     rank: int,
     memory: int,
 ) -> MethodResult:
-    """The value of F F^T, and its error from the trace of K - F F^T and the rounding of the value."""
+    """Return the value of F F^T, and its error bound from the trace of K - F F^T and the rounding of the value."""
     solution = equations.solution(system.shift)
     bound: float | None = None
     kind = "none: the kernel is not known to be positive definite"
@@ -263,24 +262,24 @@ def _from_factor(
 
 
 def trace_bound(equations: NormalEquations, solution: Array, shift: float, trace: float) -> float:
-    """Largest difference of the value of K from that of F F^T, for a psd K - F F^T = D of trace `trace`.
+    """Return the largest difference between the values of K and F F^T for psd D = K - F F^T of trace `trace`.
 
-    With Y = (F F^T + t D + s I)^{-1} E and U = s (F F^T + t D + s I)^{-1} Y the value has the derivative
-    <U, D U> - <Y - U, D (Y - U)> by t, between -||D|| ||Y||^2 and ||D|| ||Y||^2, where ||Y|| <= ||E|| / s: the first
-    bound. With Z that of F F^T, the residual is -D Z and the value of K differs by <(I - 2 K A^{-1}) Z, D Z> and a term
-    between 0 and ||D Z||^2 / (4 s): the second.
+    With Y = (F F^T + t D + s I)^{-1} E and U = s (F F^T + t D + s I)^{-1} Y the derivative of the value by t is
+    <U, D U> - <Y - U, D (Y - U)>, between -||D|| ||Y||^2 and ||D|| ||Y||^2, and ||Y|| <= ||E|| / s: the first bound.
+    With Z for F F^T the residual is -D Z, and the value of K differs by <(I - 2 K A^{-1}) Z, D Z> and a term between 0
+    and ||D Z||^2 / (4 s): the second bound.
     """
     return trace * min(equations.squares / shift**2, _z_squares(equations, solution, shift) * (1 + trace / (4 * shift)))
 
 
 def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivots: np.ndarray) -> float:
-    """What rounding changes the value of F F^T by, for errors `entry` of K's entries that add up like random numbers.
+    """Return the effect of rounding on the value of F F^T, for independent errors `entry` of the entries of K.
 
-    A pivot is a difference of entries of K, and its root divides its column F_c, whose errors H_c are so
-    entry / sqrt(pivot) each. They change the value by <(I - 2 K A^{-1}) Z, (F_c H_c^T + H_c F_c^T) Z> to first order,
-    in which H_c^T Z has the size of one error times ||Z||, and F^T Z is the solution.
+    Column F_c is divided by the root of a pivot, a difference of entries of K, so its errors H_c are entry /
+    sqrt(pivot) each. They change the value by <(I - 2 K A^{-1}) Z, (F_c H_c^T + H_c F_c^T) Z> to first order, where
+    H_c^T Z is about one error times ||Z||, and F^T Z is the solution.
     """
-    # What was divided by is more than the rounding of an entry; the square of what is in F may be less, even 0.
+    # Pivots were larger than the rounding of an entry; the squares recovered from F may be smaller, even 0.
     pivots = np.maximum(pivots, entry / ENTRY_ROUNDINGS)
     solution = equations.solution(shift)
     z = math.sqrt(_z_squares(equations, solution, shift))
@@ -291,14 +290,14 @@ def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivot
 
 
 def _z_squares(equations: NormalEquations, solution: Array, shift: float) -> float:
-    """||Z||_F^2 of Z = (F F^T + shift I)^{-1} E."""
+    """Return ||Z||_F^2 for Z = (F F^T + shift I)^{-1} E."""
     products = float(arrays.namespace(solution).sum(equations.cross * solution))
     squares = equations.squares - products - shift * linalg.squared_norm(solution)
     return max(squares, 2.0**-50 * equations.squares) / shift**2
 
 
 def _squared_pivots(low_rank: LowRank) -> np.ndarray:
-    """What each column was divided by, squared."""
+    """Return the pivots: the squares of the numbers that the columns were divided by."""
     at = (arrays.like(i, low_rank.factor) for i in (low_rank.pivots, np.arange(low_rank.rank)))
     return arrays.to_host(low_rank.factor[tuple(at)]) ** 2
 
@@ -310,7 +309,7 @@ def _checked_rank(name: str, rank: int | None, n: int) -> int:
 
 
 def _check_memory_of_features(system: System, width: int, option: str, extra: int = 0) -> int:
-    """Bytes of the Gram matrix, its copies, a block of rows, and so many more numbers."""
+    """Check the memory of the Gram matrix, its copies, a block of rows and `extra` numbers; return the bytes."""
     block = next(row_blocks(system.n, width, system.matrix.reference))
     return system.check_memory(
         extra + 3 * width * (width + system.columns) + 2 * (block.stop - block.start) * (width + system.columns),

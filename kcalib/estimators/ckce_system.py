@@ -1,8 +1,6 @@
-"""What a method of `ckce` computes from, kernel matrix, residuals and n lambda, and what it returns.
+"""The linear system of the CKCE, and what its methods return.
 
-`kcalib.estimators.ckce` makes a `System` of packed data and their `residual_rows`, which are others for class
-probabilities than for distributions; `ckce_exact` and `ckce_low_rank` make a `MethodResult` of it. On an NVIDIA GPU
-points, residuals, solutions and factors stay there; single numbers leave it.
+`kcalib.estimators.ckce` makes a `System` from packed data and `residual_rows`; methods return a `MethodResult`.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from kcalib.solvers.kernel_operator import KernelOperator
 
 @dataclass(frozen=True)
 class ClassResiduals:
-    """Rows of E, onehot(y) - p times the root of the matrix on the labels; made when they are asked for."""
+    """Rows of E for class probabilities, onehot(y) - p times the root of the target matrix; computed on request."""
 
     data: Classification  # on the host, or an NVIDIA GPU
     root: np.ndarray | None  # None for the Kronecker delta
@@ -50,7 +48,7 @@ class ClassResiduals:
 
     @property
     def rounding(self) -> float:
-        """The trace of what the rounding of the matrix on the labels, relative to its norm, changes E E^T by."""
+        """The trace of the change of E E^T due to rounding of the target matrix."""
         if self.root is None:
             return 0.0
         p, labels = self.data.probabilities, self.data.labels
@@ -61,7 +59,7 @@ class ClassResiduals:
 
 @functools.singledispatch
 def default_kernel(first: Data, *further_models: Data) -> Kernel:
-    """The kernel on the predictions of all models."""
+    """Return the default kernel on the predictions of all models."""
     raise NotImplementedError(type(first))
 
 
@@ -78,13 +76,13 @@ def _of_distributions(first: Forecasts, *further_models: Forecasts) -> Kernel:
 
 @functools.singledispatch
 def residual_rows(data: Data, packed: Packed, *, threads: int | None, seed: int = 0) -> ClassResiduals | Residuals:
-    """E of packed data; of distributions it is a factor, whose pivots `seed` draws."""
+    """Return E for packed data; for distributions a factor, whose random pivots depend on `seed`."""
     raise NotImplementedError(type(data))
 
 
 @residual_rows.register(Classification)
 def _residuals_of_labels(data: Classification, packed: Packed, *, threads: int | None, seed: int = 0) -> ClassResiduals:
-    return ClassResiduals(_where_solved(data), packed.target.root)
+    return ClassResiduals(_on_solver_device(data), packed.target.root)
 
 
 @residual_rows.register(Forecasts)
@@ -92,8 +90,8 @@ def _residuals_of_targets(data: Forecasts, packed: Packed, *, threads: int | Non
     return residuals_of(packed, threads=threads, seed=seed)
 
 
-def _where_solved(data: Classification) -> Classification:
-    """The data as NumPy arrays unless they are on an NVIDIA GPU: residuals and features go to SciPy, or to CuPy."""
+def _on_solver_device(data: Classification) -> Classification:
+    """Return the data as NumPy arrays, or as CuPy arrays on an NVIDIA GPU, for SciPy or CuPy."""
     if arrays.is_host(data.probabilities) or arrays.is_cuda(data.probabilities):
         return data
     return replace(
@@ -105,12 +103,12 @@ def _where_solved(data: Classification) -> Classification:
 
 @dataclass(frozen=True)
 class System:
-    """K, the residuals E, and n lambda."""
+    """The system (K + n lambda I) Z = E."""
 
     dtype: str  # arithmetic of the entries of K
-    residuals: ClassResiduals | Residuals  # E, whose rows are taken from it
+    residuals: ClassResiduals | Residuals  # E
     packed: Packed  # on the user's device
-    matrix: KernelOperator  # K, which takes and returns arrays where the residuals are
+    matrix: KernelOperator  # K, for arrays on the device of the residuals
     shift: float
 
     @property
@@ -119,7 +117,7 @@ class System:
 
     @property
     def columns(self) -> int:
-        """Columns of E."""
+        """Number of columns of E."""
         return self.residuals.columns
 
     @property
@@ -133,17 +131,17 @@ class System:
 
     @property
     def rounding_of_target(self) -> float:
-        """What rounding in E changes the value by: it is tr(B E E^T) with a psd B of norm at most 1 / (4 shift)."""
+        """Bound of the effect of rounding in E: the value is tr(B E E^T) with psd B of norm at most 1 / (4 shift)."""
         return self.residuals.rounding / (4 * self.shift)
 
     def check_memory(self, numbers: int, contents: str, remedy: str) -> int:
-        """Bytes of so many numbers, if they may be taken."""
+        """Raise if there is no memory for so many float64 numbers; return their bytes."""
         check_memory(8 * numbers, None, contents, remedy, self.matrix.reference)
         return 8 * numbers
 
 
 class MethodResult(NamedTuple):
-    """What a method returns; the fields of `CKCEResult` that depend on it."""
+    """Fields of `CKCEResult` that depend on the method."""
 
     value: float
     error_bound: float | None
@@ -159,10 +157,10 @@ class MethodResult(NamedTuple):
 
 
 class Approximation(Seeded):
-    """A method that replaces K by a random matrix of low rank."""
+    """Base class of methods that replace K by a random low-rank matrix."""
 
     is_shared_out: ClassVar[bool] = False  # whether other machines may compute its sums
 
     @abstractmethod
     def estimate(self, system: System) -> MethodResult:
-        """The value, and what is known of its error."""
+        """Return the value with an error bound."""

@@ -1,4 +1,4 @@
-"""Binned calibration error without the part that noise in the labels adds; its bins are those of `ece`."""
+"""Compute binned calibration errors without the bias due to noise in the labels."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ def debiased_ece(
     lens: Lens | None = None,
     threads: int | None = None,
 ) -> float | ECEResult:
-    r"""Binned "l2" calibration error without the part that noise in the labels adds.
+    r"""Compute the binned "l2" calibration error without the bias due to noise in the labels.
 
-    For a bin of :math:`n_b` samples :math:`\mathrm{acc}(1 - \mathrm{acc}) / (n_b - 1)` is subtracted from the squared
-    gap, which makes the mean of squares an unbiased estimate of the binned error; the value is its root, 0 where it
-    is negative.
+    For a bin of :math:`n_b` samples, :math:`\mathrm{acc}(1 - \mathrm{acc}) / (n_b - 1)` is subtracted from the squared
+    gap. The mean is then an unbiased estimate of the squared binned error. The value is its root, 0 if it is negative.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     notion : {"top_label", "class_wise"}
-        Of the confidence, or of the probability of each class (the marginal calibration error).
+        Error of the confidence, or of the probability of each class (the marginal calibration error).
     n_bins, binning, min_bin_size, lens, threads
         As in `kcalib.top_label_ece`.
     class_weight : array_like, shape (m,), optional
@@ -50,13 +49,12 @@ def debiased_ece(
     Returns
     -------
     float
-        The error, in [0, 1]. ``debiased_ece.result`` returns an `ECEResult` with the unbiased square, too. Time and
-        memory as `kcalib.top_label_ece` and `kcalib.class_wise_ece`.
+        The error, in [0, 1]. ``debiased_ece.result`` returns an `ECEResult` with the unbiased square, too.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As these functions; if `notion` is something else; if a bin holds a single sample, whose noise cannot be
+        As `kcalib.class_wise_ece`. Also if `notion` is unknown; if a bin holds a single sample, whose noise cannot be
         estimated.
 
     References

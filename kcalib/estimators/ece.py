@@ -1,7 +1,6 @@
-"""Binned calibration errors of probabilities one at a time: of the top label, and of every class.
+"""Binned calibration errors (ECE) of single probabilities: of the top label, and of every class.
 
-The public functions check their input and hand columns to `kcalib.estimators.binning`, whose bins they turn into an
-`ECEResult`. That of the whole prediction is `canonical_ece`, that without the part of noise in labels `debiased_ece`.
+Module `canonical_ece` bins whole predictions, `debiased_ece` subtracts the noise of the labels.
 """
 
 from __future__ import annotations
@@ -39,31 +38,31 @@ NORMS = ("l1", "l2", "max")
 
 @dataclass(frozen=True)
 class ECEResult(Summarized):
-    """A binned calibration error and the bins it is made of."""
+    """A binned calibration error and its bins."""
 
     value: float  #: the error
     notion: str  #: "top_label", "class_wise" or "canonical"
-    confidence_from: str | None  #: of top labels: "largest probability", of two classes "max(p, 1 - p)", or "as given"
-    norm: str  #: of the gaps of bins: "l1", "l2" or "max"
-    distance: str | None  #: of mean predictions and mean labels in a bin ("canonical")
-    square: float | None  #: the unbiased estimate whose root `value` is, may be negative (`kcalib.debiased_ece`)
+    confidence_from: str | None  #: "largest probability", "max(p, 1 - p)" (two classes) or "as given"; else None
+    norm: str  #: norm of the gaps of bins: "l1", "l2" or "max"
+    distance: str | None  #: between mean prediction and mean label of a bin ("canonical")
+    square: float | None  #: unbiased estimate of the squared error, may be negative (`kcalib.debiased_ece`)
     binning: str  #: "uniform", "equal_mass" or "median_variance"
-    n_bins: int  #: bins asked for, or chosen by risk; of each column
+    n_bins: int  #: number of bins of each column, as given or chosen by risk
     n_bins_source: str  #: "given" or "risk"
-    risks: tuple[Risk, ...] | None  #: of the numbers of bins tried, as (n_bins, value)
-    min_bin_size: int | None  #: of median-variance bins
-    n_occupied: int  #: bins that hold samples, of all columns
+    risks: tuple[Risk, ...] | None  #: of each candidate `n_bins`, as (n_bins, value)
+    min_bin_size: int | None  #: minimum size of median-variance bins
+    n_occupied: int  #: number of bins that hold samples, over all columns
     bins: tuple[ReliabilityBins, ...] = field(repr=False)  #: of the confidence, or of each class; () for "canonical"
     class_values: tuple[float, ...] | None = field(repr=False)  #: the error of each class ("class_wise")
     class_weight: tuple[float, ...] | None = field(repr=False)  #: of the classes, sums to 1 ("class_wise")
     # NumPy arrays; for predictions on a GPU arrays of their library there.
-    bin_number: Any = field(repr=False)  #: of each sample, shape: (n,) ("canonical")
+    bin_number: Any = field(repr=False)  #: bin of each sample, shape: (n,) ("canonical")
     bin_weight: Any = field(repr=False)  #: sums of sample weights, shape: (n_occupied,) ("canonical")
-    bin_distance: Any = field(repr=False)  #: the gaps, shape: (n_occupied,) ("canonical")
+    bin_distance: Any = field(repr=False)  #: gaps, shape: (n_occupied,) ("canonical")
     n_samples: int  #: n
     n_classes: int  #: m, of the induced problem if there is a lens
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
-    threshold: float | None = None  #: probabilities up to this are left out ("class_wise")
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
+    threshold: float | None = None  #: probabilities up to this are excluded ("class_wise")
 
     def __float__(self) -> float:
         return self.value
@@ -85,36 +84,32 @@ def top_label_ece(
     lens: Lens | None = None,
     threads: int | None = None,
 ) -> float | ECEResult:
-    r"""Expected calibration error of the top-label confidence.
+    r"""Compute the expected calibration error (ECE) of the top-label confidence.
 
-    The mean over samples of \|accuracy - mean confidence\| of the bin that the confidence of
-    the predicted class falls into. Of classes tied for the highest probability the
-    first is the predicted one. It looks at one class of each prediction, depends on
-    the bins, and is biased upwards: see `kcalib.skce` for a number without these.
+    Samples are binned by their confidence, the probability of the predicted class. The ECE is the mean over samples of
+    \|accuracy - mean confidence\| of the sample's bin. The first of several most probable classes is the predicted one.
+    The ECE uses one class of each prediction, depends on the bins, and is biased upwards; `kcalib.skce` avoids this.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     n_bins : int or "risk"
-        Number of bins, 1 to 1,000,000; of median-variance bins the largest. "risk" takes, of 5, 10, ..., 100,
-        the number whose calibration-error estimation function has the smallest cross-validated risk.
+        Number of bins, 1 to 1,000,000; for median-variance bins the largest number. "risk" chooses the number among
+        5, 10, ..., 100 with the smallest cross-validated risk; see the Notes.
     norm : {"l1", "l2", "max"}
-        Of the gaps: their mean over samples, the root of the mean of their squares, or the largest gap
-        (the maximum calibration error).
+        Mean of the gaps over samples, root mean square of the gaps, or largest gap (the maximum calibration error).
     binning : {"uniform", "equal_mass", "median_variance"}
-        How confidences are cut into bins, right-closed (a, b] with 0 in the first; see the notes. Empty bins do not
-        count.
+        Type of bins, see the Notes. Bins are right-closed, (a, b], and the first includes 0. Empty bins are ignored.
     min_bin_size : int, optional
-        "median_variance" only. Samples that every bin holds at least, 1 to n; default 10.
+        Minimum number of samples in a bin, 1 to n, for "median_variance" only. Default: 10.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights, for bins of equal width and of equal mass. Samples of weight 0 are left out.
+        Non-negative weights, for "uniform" and "equal_mass". Samples of weight 0 are ignored.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector. The lens comes first: top labels and
-        classes are those of the induced problem.
+        Notion of calibration, see `kcalib.lenses`. Top labels and classes are then those of the induced problem.
+        Default: the whole vector of probabilities.
     threads : int, optional
-        Threads on the CPU, at least 1; default as in `kcalib.skce`. The result is the same bit for bit
-        for any number.
+        As in `kcalib.skce`.
 
     Returns
     -------
@@ -124,28 +119,28 @@ def top_label_ece(
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if `norm` or `binning` is something else; if `n_bins` or
-        `min_bin_size` is out of range, or above the number of samples (equal-mass bins, bin sizes); if an option is
-        given that the binning does not have; with "risk" and fewer than 10 samples.
+        As `kcalib.skce`. Also if `norm` or `binning` is unknown; if `n_bins` or `min_bin_size` is out of range, or
+        above the number of samples (equal-mass bins, bin sizes); if the binning does not have a given option; with
+        "risk" and fewer than 10 samples.
     MemoryError
         If there is no memory for the sums of all bins.
 
     Notes
     -----
-    **uniform**: the doubles nearest to j / `n_bins` are the edges; the comparison with them is exact.
+    **uniform**: bins of equal width, with edges at the doubles nearest to j / `n_bins`. Comparisons are exact.
 
-    **equal_mass**: with the confidences in ascending order the j-th of B bins ends with number
-    :math:`\lfloor (n - 1) j / B \rfloor + 1`, as the quantiles of NumPy, and with weights with the last sample that has
-    at most the share j / B of the weight before it. Equal confidences share a bin.
+    **equal_mass**: bins with equal numbers of samples. Among the sorted confidences the j-th of B bins ends with number
+    :math:`\lfloor (n - 1) j / B \rfloor + 1`, as NumPy's quantiles do; with weights it ends with the last sample that
+    has at most the share j / B of the weight before it. Equal confidences are in the same bin.
 
-    **median_variance**: starting with one bin, the bin of the largest variance is split into confidences below its
-    median and others, until there are `n_bins` or no bin can be split into two of `min_bin_size` samples [2]_. Where
-    too few are below the median, it is split into those up to the median and others.
+    **median_variance**: starting with one bin, the bin of the largest variance is split at its median into lower
+    confidences and others, until there are `n_bins` bins or no bin can be split into two of `min_bin_size` samples
+    [2]_. If too few confidences are below the median, it is split into those up to the median and others.
 
-    **n_bins="risk"**: the mean over 5 folds (seed 0) of the risk [3]_ (equation 20) of
-    h(p, p') = gap(p) gap(p') (equation 23), where gap(p) is that of p's bin in the other folds.
+    **n_bins="risk"**: the risk is the mean over 5 folds (seed 0) of equation 20 of [3]_ for the estimation function
+    h(p, p') = gap(p) gap(p') (equation 23), where gap(p) is the gap of p's bin in the other folds.
 
-    Time O(n m), sorting in O(n log n) for data-dependent bins; memory O(n) beside the input.
+    Time O(n m), plus O(n log n) for bins that depend on the data; memory O(n) without the input.
 
     References
     ----------
@@ -196,46 +191,45 @@ def class_wise_ece(
     lens: Lens | None = None,
     threads: int | None = None,
 ) -> float | ECEResult:
-    r"""Expected calibration error of the probability of each class, averaged over classes.
+    r"""Compute the expected calibration error of each class, averaged over classes.
 
-    For each class k the error of the binary problem "k or not" with the probability of k, in bins of its own. With
-    "l1" the value is :math:`\sum_k w_k \mathrm{ECE}_k`, with "l2" :math:`(\sum_k w_k \mathrm{ECE}_k^2)^{1/2}`, with
-    "max" the largest gap of all classes and bins. With many classes most probabilities are near 0, and so is the value.
+    The error of class k is that of the binary problem "k or not", with its own bins. The value is
+    :math:`\sum_k w_k \mathrm{ECE}_k` with "l1", :math:`(\sum_k w_k \mathrm{ECE}_k^2)^{1/2}` with "l2", and the largest
+    gap of all classes and bins with "max". With many classes most probabilities are near 0, and so is the value.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`. For a binary problem both classes are averaged.
+        As in `kcalib.skce`. For binary problems the value is the average over both classes.
     n_bins, norm, binning, min_bin_size, sample_weight, lens, threads
-        As in `kcalib.top_label_ece`; "risk" chooses one number for all classes, by their weighted mean risk.
+        As in `kcalib.top_label_ece`. "risk" chooses one number of bins for all classes, by their weighted mean risk.
     class_weight : array_like, shape (m,), optional
-        Weights of the classes, not negative, some positive; they are divided by their sum. Default: all equal.
+        Non-negative weights of the classes, not all 0; they are divided by their sum. Default: equal weights.
     threshold : float, optional
-        Probabilities up to this, in (0, 1), are left out: of each class the error is then that of the samples with a
-        larger one, 0 where there are none. With many classes most are near 0, and hide the others.
+        Ignore probabilities up to this threshold, in (0, 1), so that the many near 0 do not hide the others. The error
+        of a class is then that of samples with a larger probability, 0 if there are none.
 
     Returns
     -------
     float
         The error, in [0, 1]. ``class_wise_ece.result`` returns an `ECEResult` with the bins and the error of each
-        class, too.
+        class.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `kcalib.top_label_ece`; if `class_weight` has another shape, is negative, infinite or all zero,
-        or is given with "max", which has no weights; if `threshold` is out of range, leaves no probability, or is given
-        with "risk".
+        As `kcalib.top_label_ece`. Also if `class_weight` has another shape, is negative, infinite or all zero, or is
+        given with "max"; if `threshold` is out of range, excludes all probabilities, or is given with "risk".
 
     Notes
     -----
-    The static calibration error (SCE) [3]_ is this with the defaults; the adaptive one (ACE) [3]_ is
-    ``class_wise_ece(y_true, y_pred, binning="equal_mass")``. There bins are weighted by their share of the samples,
-    which is 1 / n_bins, as published, where `n_bins` divides n and no equal probabilities meet at an edge. With
-    ``threshold=0.01`` it is the thresholded one (TACE) [3]_.
+    With the defaults this is the static calibration error (SCE) [3]_; with ``binning="equal_mass"`` the adaptive one
+    (ACE) [3]_, and with ``threshold=0.01`` as well the thresholded adaptive one (TACE) [3]_. Bins are weighted by their
+    share of the samples; the ACE of the paper weights them equally, which is the same if `n_bins` divides n and no
+    equal probabilities meet at an edge.
 
-    Uniform bins take one pass over the predictions, O(n m) time and O(n_bins m) memory; other bins sort each
-    column, O(n log(n) m) time and O(n) memory; "risk" takes O(n log(n) m) time for any bins.
+    Uniform bins take time O(n m) and memory O(n_bins m); other bins sort each column, in time O(n log(n) m) and memory
+    O(n). "risk" takes time O(n log(n) m).
 
     References
     ----------
@@ -247,7 +241,7 @@ def class_wise_ece(
 
     Examples
     --------
-    The first class has two bins, with gaps 0.4 (two samples) and 0.7; so has the second.
+    Both classes have two bins, with gaps 0.4 (two samples) and 0.7:
 
     >>> import kcalib
     >>> round(kcalib.class_wise_ece([0, 1, 1], [[0.1, 0.9], [0.1, 0.9], [0.7, 0.3]], n_bins=2), 6)
@@ -286,7 +280,7 @@ def result_of_columns(
     debiased: bool = False,
     threshold: Any = None,
 ) -> ECEResult:
-    """Return the error of the columns of a notion."""
+    """Return the error of checked data for the notion "top_label" or "class_wise"."""
     check_choice("norm", norm, NORMS)
     threads = resolve_threads(threads)
     weights = None if notion == "top_label" else class_weights(class_weight, data.m, norm)
@@ -334,9 +328,9 @@ def result_of_bins(
     confidence_from: str,
     **fields: Any,
 ) -> ECEResult:
-    """From the bins of each column; `mixture` are the weights of these, and the fields say what was done.
+    """Return the error of binned columns; `mixture` holds their weights, `fields` are fields of the result.
 
-    `remedy` is what the caller can do about bins of a single sample.
+    `remedy` ends the error message about bins of a single sample.
     """
     square, values = None, np.array([column.error(norm) for column in bins])
     value = _mean(values, mixture, norm)
@@ -375,7 +369,7 @@ def described(options: Binning, source: str, risks: tuple[Risk, ...] | None) -> 
 
 
 def _mean(values: np.ndarray, weight: np.ndarray, norm: str) -> float:
-    """The error of all columns from those of each."""
+    """Return the error of all columns from the errors of each."""
     if norm == "max":
         return float(np.max(values))
     return float(weight @ values) if norm == "l1" else float(np.sqrt(weight @ values**2))

@@ -1,4 +1,4 @@
-"""Maximum mean calibration error (MMCE) of the top-label confidence, a kernel statistic on a line."""
+"""Compute the maximum mean calibration error (MMCE) of the top-label confidence, a kernel statistic on a line."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from kcalib.report.summary import Summarized
 __all__ = ["MMCEResult", "mmce"]
 
 ESTIMATORS = ("biased", "unbiased", "weighted")
-WIDTH = 0.4  # the published kernel's bandwidth
+WIDTH = 0.4  # bandwidth of the published kernel
 
 
 @dataclass(frozen=True)
 class MMCEResult(Summarized):
-    """A maximum mean calibration error."""
+    """A maximum mean calibration error (MMCE)."""
 
-    value: float  #: the root of the square, 0 where that is negative
+    value: float  #: root of the square, 0 if that is negative
     square: float  #: the estimate; "unbiased" may be negative
     estimator: str  #: "biased", "unbiased" or "weighted"
     kernel: str  #: on confidences, with its bandwidths as numbers
-    bandwidth: float | None  #: of the kernel, as a number; None where it has none, or several
+    bandwidth: float | None  #: bandwidth of the kernel; None if it has none or several
     n_samples: int  #: n
     n_classes: int  #: m, of the induced problem if there is a lens
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
-    confidence_from: str  #: as of `ECEResult`
-    backend: str  #: which backend computed it
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
+    confidence_from: str  #: as in `ECEResult`
+    backend: str  #: backend that computed it
     backend_reason: str  #: why this backend was chosen
     threads: int | None  #: largest number of threads used; None if the array library decides
 
@@ -61,24 +61,24 @@ def mmce(
     lens: Lens | None = None,
     threads: int | None = None,
 ) -> float | MMCEResult:
-    r"""Maximum mean calibration error of the top-label confidence.
+    r"""Compute the maximum mean calibration error (MMCE) of the top-label confidence.
 
-    With confidences :math:`c_i` and :math:`a_i = 1` where the predicted class is right, else 0,
+    With confidences :math:`c_i`, and :math:`a_i = 1` if the predicted class is right, else 0,
 
     .. math:: \mathrm{MMCE}^2 = \frac{1}{n^2} \sum_{i, j} (a_i - c_i)(a_j - c_j)\, k(c_i, c_j) .
 
-    Of classes tied for the highest probability the first is the predicted one.
+    The first of several most probable classes is the predicted one.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     kernel : Kernel, optional
-        Kernel on confidences, points on a line. Default: ``kcalib.kernels.Exponential(bandwidth=0.4)``, as published.
+        Kernel on confidences. Default: ``kcalib.kernels.Exponential(bandwidth=0.4)``, as published.
     estimator : {"biased", "unbiased", "weighted"}
-        "biased" is the sum above; "unbiased" leaves the pairs of a sample with itself out and divides by
-        n (n - 1). "weighted" is MMCE_w of the paper, which keeps the balance of right and wrong predictions out:
-        terms of samples that are right are divided by their number, others by theirs, instead of all by n.
+        "biased" is the sum above; "unbiased" omits the pairs of a sample with itself and divides by n (n - 1).
+        "weighted" is MMCE_w of the paper, which corrects for the imbalance of right and wrong predictions: the terms of
+        right samples are divided by the number of right samples, those of wrong samples by the number of wrong ones.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights, for "biased" and "unbiased".
     lens, threads
@@ -87,19 +87,18 @@ def mmce(
     Returns
     -------
     float
-        The error; the root of the estimate, 0 where that is negative. ``mmce.result`` returns an `MMCEResult` with the
-        square, too.
+        The root of the estimate, 0 if that is negative. ``mmce.result`` returns an `MMCEResult` with the square, too.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if `estimator` is something else; if "unbiased" is given fewer than 2
-        samples (of positive weight); if "weighted" is given weights.
+        As `kcalib.skce`. Also if `estimator` is unknown; if "unbiased" has fewer than 2 samples of positive weight; if
+        "weighted" is given weights.
 
     Notes
     -----
-    Kernels made of `kcalib.kernels.Exponential` and `kcalib.kernels.Matern` take O(n log n) time and O(n) memory
-    from 512 samples on; others O(n^2) time and O(n) memory.
+    Kernels made of `kcalib.kernels.Exponential` and `kcalib.kernels.Matern` take time O(n log n) from 512 samples on,
+    others O(n^2). Memory O(n).
 
     References
     ----------
@@ -171,6 +170,6 @@ def _check_samples(data: Classification, estimator: str) -> None:
 
 
 def _group_sizes(data: Classification, correct: Array) -> Array:
-    """The number of samples that are right as this one is, or wrong."""
+    """Return, for each sample, the number of right samples if it is right, else that of wrong samples."""
     right = float(data.xp.sum(correct))
     return correct * right + (1 - correct) * (data.n - right)

@@ -1,7 +1,6 @@
-"""Reliability diagrams: observed frequency against predicted probability, with bands that say what is noise.
+"""Compute reliability diagrams: observed frequencies against predicted probabilities, with bands.
 
-`reliability` checks its arguments, `diagram_of` is the same on checked data (the command calls it). The bins and what
-they hold come from `event_bins`, the bands from `bands`.
+`diagram_of` takes checked data. Bins come from `event_bins`, bands from `bands`.
 """
 
 from __future__ import annotations
@@ -36,39 +35,39 @@ from kcalib.report.summary import Summarized
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
 
 BANDS = ("both", "confidence", "consistency")
-FITTED = ("isotonic", "smooth")  # binnings whose bands are pointwise, and drawn
+FITTED = ("isotonic", "smooth")  # binnings with pointwise bands from draws
 HISTOGRAM_BINS = 20
-HIGHEST_LEVEL = 1 - 1e-6  # tails of exact laws have an absolute error of 1e-11 for a million samples in a bin
+HIGHEST_LEVEL = 1 - 1e-6  # exact tails have an absolute error of 1e-11 for a million samples in a bin
 
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityDiagram(Summarized):
     """The numbers of a reliability diagram; `plot` draws it.
 
-    Arrays are float64. Of a bin without samples all numbers but its edges and counts are NaN, but for its
-    confidence interval, which is [0, 1], and for those of curves.
+    Arrays are float64. Bins without samples have NaN for all numbers except edges, counts and the confidence interval,
+    which is [0, 1]. Points of curves ("smooth") have numbers without samples, too.
     """
 
     edges: np.ndarray  #: bin b is (edges[b], edges[b + 1]], with 0 in the first; shape (n_bins + 1,)
     count: np.ndarray  #: samples of positive weight in each bin, int64, shape (n_bins,)
     weight: np.ndarray  #: sum of their weights, shape (n_bins,)
-    confidence: np.ndarray  #: their mean confidence, shape (n_bins,); of "smooth" of all samples by the kernel
-    frequency: np.ndarray  #: share of them in which the event happened, shape (n_bins,); of "smooth" likewise
-    lowest: np.ndarray  #: their smallest confidence, shape (n_bins,); of a state NaN but for the top label
-    highest: np.ndarray  #: their largest confidence, shape (n_bins,)
-    points: np.ndarray  #: confidences at which the bands hold: of bins the means, of isotonic regression up to 1000
+    confidence: np.ndarray  #: mean confidence, shape (n_bins,); for "smooth" the kernel-weighted mean of all samples
+    frequency: np.ndarray  #: share of samples with the event, shape (n_bins,); for "smooth" likewise
+    lowest: np.ndarray  #: smallest confidence, shape (n_bins,); NaN in states, except for the top label
+    highest: np.ndarray  #: largest confidence, shape (n_bins,)
+    points: np.ndarray  #: confidences of the bands: means of bins, or up to 1000 confidences for "isotonic"
     confidence_band: Band | None  #: limits of the true frequency at `points`
-    consistency_band: Band | None  #: limits of the observed frequency at `points` if the model is calibrated
+    consistency_band: Band | None  #: limits of the observed frequency at `points` under calibration
     histogram: np.ndarray  #: share of the weight in bins of equal width (`n_bins` of them if uniform, else 20)
     binning: str  #: "uniform", "equal_mass", "isotonic" or "smooth"
-    n_bins: int  #: bins there are; less than asked for where ties allow no more
+    n_bins: int  #: number of bins; fewer than requested if there are ties
     confidence_level: float  #: of the bands
-    simultaneous: bool  #: whether the bands hold for all bins at once, and not for each by itself
+    simultaneous: bool  #: whether the bands hold for all bins at once instead of each separately
     #: "exact", "binomial" (of states), "resampling" (of labels) or "resampling predictions"; None without the band
     consistency_method: str | None
-    n_resamples: int | None  #: draws of all labels; None where nothing was drawn
-    seed: int | None  #: of the draws; None where nothing was drawn
-    lens: str  #: one of `kcalib.lenses`: what "confidence" and "event" are
+    n_resamples: int | None  #: draws of all labels; None if nothing was drawn
+    seed: int | None  #: of the draws; None if nothing was drawn
+    lens: str  #: one of `kcalib.lenses`; defines confidence and event
     n_samples: int  #: samples given
     bandwidth: float | None = None  #: of the kernel ("smooth")
 
@@ -88,26 +87,25 @@ class ReliabilityDiagram(Summarized):
         legend: bool = True,
         scale: str = "linear",
     ) -> Any:
-        """Draw the diagram: points and confidence intervals, consistency bands, the diagonal, a histogram.
+        """Plot the diagram: points and confidence intervals, consistency bands, the diagonal, a histogram.
 
-        Points of bins that hold less than three tenths of an equal share of the samples are faded.
+        Points of bins with less than 0.3 / `n_bins` of the samples are faded.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; by default the axes of a new figure that pyplot does not know (``ax.figure.savefig`` writes
-            it).
+            Axes to draw on. Default: axes of a new figure, which pyplot does not manage (save it by
+            ``ax.figure.savefig``).
         color : str, optional
-            Of points and confidence intervals, in any form that matplotlib knows. Default: a blue, on dark axes a
-            lighter one.
+            Color of points and confidence intervals. Default: a blue, lighter on dark axes.
         histogram : bool
-            Put the histogram of the confidences below, in axes that are cut off from `ax`.
+            Whether to draw a histogram of the confidences in the lower part of `ax`.
         legend : bool
-            Say what is what, above the diagram.
+            Whether to draw a legend above the diagram.
         scale : {"linear", "logit"}
-            Of both axes: "logit" spreads out the confidences near 0 and 1, where those of networks are, best with
-            ``binning="equal_mass"``. What is beyond the ends of the axes, such as accuracies of 1, is drawn there, and
-            the histogram is a density.
+            Scale of both axes. "logit" spreads out confidences near 0 and 1, which are typical of networks; best with
+            ``binning="equal_mass"``. Values beyond the ends of the axes, such as an accuracy of 1, are drawn at the
+            ends, and the histogram is a density.
 
         Returns
         -------
@@ -119,7 +117,7 @@ class ReliabilityDiagram(Summarized):
         ImportError
             If matplotlib is missing; ``pip install 'kcalib[plot]'``.
         ValueError
-            If `scale` is neither; if a histogram is to be cut off from axes that are no cell of a grid.
+            If `scale` is unknown; if `histogram` is True, but `ax` is no cell of a grid of axes.
         """
         labels = (
             ("confidence", "accuracy") if has_confidence(self.lens) else ("predicted probability", "observed frequency")
@@ -143,68 +141,70 @@ def reliability(
     classes: Any = None,
     from_logits: bool = False,
 ) -> ReliabilityDiagram:
-    r"""Reliability diagram of confidences, with confidence and consistency bands.
+    r"""Compute a reliability diagram with confidence and consistency bands.
 
-    Samples are put into bins by their confidence c, the probability that was predicted for an event; the share of a
-    bin's samples in which the event happened is compared with their mean confidence.
+    Samples are binned by their confidence, the predicted probability of an event. In each bin, the share of samples
+    with the event is compared with the mean confidence.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     lens : Lens, optional
-        What the event is. Default: ``kcalib.lenses.TopLabel()``, the predicted class is right;
-        ``kcalib.lenses.ClassWise(k)``: the class is k. For binary problems ``kcalib.lenses.Canonical()``: the second
-        class.
+        Defines the event. Default: ``kcalib.lenses.TopLabel()``, "the predicted class is right". Others are
+        ``kcalib.lenses.ClassWise(k)``, "the class is k", and for binary problems ``kcalib.lenses.Canonical()``, "the
+        class is the second one".
     n_bins : int, optional
-        Bins of "uniform" and "equal_mass", 1 to 1,000,000; default 15; points of "smooth", default 100.
+        Number of bins, 1 to 1,000,000. Default: 15. For "smooth" the number of points. Default: 100.
     binning : {"uniform", "equal_mass", "isotonic", "smooth"}
-        Bins of equal width; bins that hold equal shares of the weight as far as ties allow it; the blocks of the
-        isotonic regression of events on confidences, the CORP diagram [1]_, which needs no number of bins; or a curve:
-        means of all samples weighted by a Gaussian kernel around the middles of bins of equal width, with the bandwidth
-        of `kcalib.smooth_ece`.
+        How frequencies are estimated:
+
+        - "uniform": in bins of equal width.
+        - "equal_mass": in bins with equal shares of the weight, as far as ties allow.
+        - "isotonic": by isotonic regression of events on confidences, the CORP diagram [1]_, without a number of bins.
+        - "smooth": at equally spaced points, by means of all samples with Gaussian kernel weights, and the bandwidth of
+          `kcalib.smooth_ece`.
     confidence_level : float
-        Of both bands, in (0, 1).
+        Confidence level of both bands, in (0, 1).
     bands : {"both", "confidence", "consistency"}, optional
-        Which to compute. Default: "both"; "consistency" for "isotonic" and "smooth", which have no confidence band.
+        Which bands to compute. Default: "both"; for "isotonic" and "smooth" "consistency", the only one they have.
     simultaneous : bool
-        Widen the bands so that with probability `confidence_level` no bin lies outside of its own: by the
-        Sidak correction, which is exact for bins, since they are independent given the predictions. Not
-        for "isotonic" and "smooth".
+        Whether the bands hold for all bins at once with probability `confidence_level`. The Sidak correction widens
+        them; it is exact, since bins are independent given the predictions. Not for "isotonic" and "smooth".
     seed : int, optional
-        Of the draws for the consistency bands of "isotonic", "smooth" and weighted samples, 0 to 2**64 - 1; all others
-        are exact. None draws one, which the diagram reports.
+        Seed of the draws for consistency bands of "isotonic", "smooth" and weighted samples, 0 to 2**64 - 1; all other
+        bands are exact. None draws one, which the diagram reports.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights. Samples of weight 0 are left out.
+        Non-negative weights. Samples of weight 0 are ignored.
 
     Returns
     -------
     ReliabilityDiagram
-        With the fields of `kcalib.ReliabilityDiagram`, and a method `plot`.
+        The numbers of the diagram, with a method `plot`.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if an argument is out of range; if an option is given that has no effect;
-        if the lens leaves more than one probability.
+        As `kcalib.skce`. Also if an argument is out of range; if an option without effect is given; if the lens has
+        more than two induced classes.
     NotImplementedError
         For "isotonic" on a GPU.
     MemoryError
-        If the draws do not fit.
+        If there is no memory for the draws.
 
     Notes
     -----
-    **Confidence bands** hold the true frequency of a bin: limits of Clopper and Pearson [2]_. **Consistency bands**
-    [3]_ hold the observed frequency of a calibrated model, exactly, or with weights, isotonic regression and curves by
-    R draws of the labels. A point outside its confidence band and a point outside its consistency band are nearly the
-    same event.
+    **Confidence bands** contain the true frequency of a bin; they are Clopper-Pearson intervals [2]_. **Consistency
+    bands** [3]_ contain the observed frequency under calibration; they are exact, except for weights, isotonic
+    regression and curves, where they come from R draws of the labels. A point is outside its confidence band in nearly
+    the same cases as outside its consistency band.
 
-    Isotonic regression keeps the order of the predictions: confidences that are tied share a value. Its frequencies are
-    too far apart at both ends, as those of every fit; the consistency band has the same flaw and takes it
-    into account. The band holds at `points`: all distinct confidences, or 1000 of them, evenly spaced by rank.
+    Isotonic regression keeps the order of the predictions; tied confidences share a value. Its frequencies are too
+    extreme at both ends, like those of every fit; the consistency band accounts for that. The band holds at `points`:
+    all distinct confidences, or 1000 of them, evenly spaced by rank.
 
-    Time O(n m + n log n), for exact bands O(n log^2 n), for drawn ones O(R n); memory O(n m), and 16 R k bytes for
-    drawn bands at k points.
+    Time O(n m + n log n), plus O(n log^2 n) for exact bands or O(R n) for draws. Memory O(n m), plus 16 R k bytes for
+    draws at k points.
 
     References
     ----------
@@ -248,7 +248,7 @@ def diagram_of(
     simultaneous: bool = False,
     seed: int | None = SEED,
 ) -> ReliabilityDiagram:
-    """`reliability` of checked data."""
+    """Return `reliability` of checked data."""
     n_bins = check_binning(binning, n_bins, (*BINNINGS, "smooth"))
     level = check_level(confidence_level)
     has_confidence, has_consistency = check_bands(bands, binning, simultaneous)
@@ -311,7 +311,7 @@ def diagram_of(
 
 @dataclass(frozen=True)
 class ClassDiagram:
-    """A class, and the reliability diagram of its probability."""
+    """A class, its calibration error, and its reliability diagram."""
 
     name: str
     ece: float
@@ -324,7 +324,7 @@ def has_confidence(lens: str) -> bool:
 
 
 def worst_classes_of(data: Classification, count: int, n_bins: int, binning: str) -> list[ClassDiagram]:
-    """The classes of checked data whose expected calibration errors are largest, the worst one first."""
+    """Return the classes with the largest expected calibration errors, worst first."""
     errors = result_of_columns("class_wise", data, "l1", binning, n_bins, None, None, None).class_values
     assert errors is not None
     worst = sorted(range(1 if data.m == 2 else 0, data.m), key=lambda k: (-errors[k], k))[:count]
@@ -339,7 +339,7 @@ def worst_classes_of(data: Classification, count: int, n_bins: int, binning: str
 
 
 def tail_of(level: float, n_bands: int) -> float:
-    """What every band leaves on either side, so that so many hold at once (by Sidak's correction)."""
+    """Return the tail probability of each of `n_bands` bands that hold at once (Sidak correction)."""
     return float(-np.expm1(np.log(level) / n_bands) if n_bands > 1 else 1 - level) / 2
 
 
@@ -351,7 +351,7 @@ def check_level(confidence_level: Any) -> float:
 
 
 def check_bands(bands: str | None, binning: str, simultaneous: Any) -> tuple[bool, bool]:
-    """Whether there is a confidence band, and a consistency band."""
+    """Return whether to compute the confidence band, and the consistency band."""
     if not isinstance(simultaneous, (bool, np.bool_)):
         raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")
     if bands is None:
@@ -370,7 +370,7 @@ def check_bands(bands: str | None, binning: str, simultaneous: Any) -> tuple[boo
 
 
 def _check_seed(is_drawn: bool, seed: Any) -> int | None:
-    """The seed of the draws; None where nothing is drawn."""
+    """Return the seed of the draws; None if nothing is drawn."""
     if is_drawn:
         return check_seed(seed, LARGEST_KEY)
     if seed is not None and seed != SEED:

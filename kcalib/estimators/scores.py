@@ -1,4 +1,4 @@
-"""Proper scoring rules of predicted class probabilities, in their plain forms."""
+"""Proper scoring rules of predicted class probabilities: Brier score and log loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def brier_score(
     lens: Lens | None = None,
     scale_by_half: bool | str = "auto",
 ) -> float:
-    """Brier score: mean squared distance of the prediction from the one-hot label.
+    """Compute the Brier score: the mean squared distance between prediction and one-hot label.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ def brier_score(
     sample_weight : array_like, shape (n,), optional
         Non-negative weights.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector.
+        Notion of calibration, see `kcalib.lenses`. Default: the whole vector of probabilities.
     scale_by_half : bool or "auto"
-        Halve the sum over classes. "auto", as in scikit-learn, halves it for binary problems,
-        where the score is then the mean of (p - y)^2, in [0, 1]; otherwise it is in [0, 2].
+        Whether to halve the sum over classes. "auto", as in scikit-learn, halves it for binary problems only, where
+        the score is then the mean of (p - y)^2, in [0, 1]; otherwise it is in [0, 2].
 
     Returns
     -------
@@ -49,7 +49,7 @@ def brier_score(
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments, and if `scale_by_half` is something else.
+        As `kcalib.skce` for its arguments, and if `scale_by_half` is unknown.
 
     Examples
     --------
@@ -72,11 +72,10 @@ def log_loss(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> float:
-    """Mean negative log-likelihood of the labels, in nats.
+    """Compute the log loss: the mean negative log-likelihood of the labels, in nats.
 
-    A label that was predicted with probability 0 would make it infinite; as in
-    scikit-learn, probabilities are raised to the machine epsilon of the dtype they come in. Of logits it is exact,
-    also where their softmax is 0; only a logit of -inf counts as the smallest normal number, a loss of 708.
+    To keep it finite, probabilities below the machine epsilon of their dtype are raised to it, as in scikit-learn. For
+    logits the log loss is exact, even if their softmax underflows; only a logit of -inf is replaced, by a loss of 708.
 
     Parameters
     ----------
@@ -85,7 +84,7 @@ def log_loss(
     sample_weight : array_like, shape (n,), optional
         Non-negative weights.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector.
+        Notion of calibration, see `kcalib.lenses`. Default: the whole vector of probabilities.
 
     Returns
     -------
@@ -109,7 +108,7 @@ def log_loss(
 
 
 def is_halved(scale_by_half: bool | str, m: int) -> bool:
-    """Whether the Brier score of m classes is."""
+    """Return whether the Brier score of `m` classes is halved."""
     if not (isinstance(scale_by_half, bool) or (isinstance(scale_by_half, str) and scale_by_half == "auto")):
         raise ValueError(f"`scale_by_half` is {scale_by_half!r}, expected True, False or 'auto'")
     return m == 2 if scale_by_half == "auto" else bool(scale_by_half)
@@ -125,13 +124,13 @@ def log_loss_of(data: Classification) -> float:
 
 
 def square_residuals(data: Classification) -> Array:
-    """|e_i|^2, shape (n,)."""
+    """Return |e_i|^2, shape (n,)."""
     _, e = points_and_residuals(data)
     return data.xp.sum(e * e, axis=1)
 
 
 def log_losses(data: Classification) -> Array:
-    """-log of the probability of each label, shape (n,)."""
+    """Return -log of the probability of each label, shape (n,)."""
     if data.losses is not None:
         return data.losses
     xp = data.xp
@@ -145,7 +144,7 @@ def accuracy_of(data: Classification) -> float:
 
 
 def top_label(data: Classification, threads: Any = None) -> tuple[Array, Array]:
-    """Confidence (probability of the predicted class) and correctness (0 or 1), both (n,)."""
+    """Return confidence (probability of the predicted class) and correctness (0 or 1), both of shape (n,)."""
     xp, p = data.xp, data.probabilities
     if arrays.is_host(p) and not data.lens.has_confidence:
         return _native.top_labels(p, data.labels, threads_for(p.size, threads))

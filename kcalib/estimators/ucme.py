@@ -1,7 +1,6 @@
-"""The unnormalised calibration mean embedding (UCME): calibration errors at a few test locations.
+"""Compute the unnormalized calibration mean embedding (UCME): calibration errors at a few test locations.
 
-`ucme` is the public function. The way of the data: checked input -> test locations (`Locations`) ->
-rectangular pair problem, locations against samples -> backend -> row sums. `kcalib.inference.cme` tests
+It needs the row sums of a rectangular pair problem, test locations against samples. `kcalib.inference.cme` tests
 whether the same differences are 0.
 """
 
@@ -56,39 +55,36 @@ def ucme(
     threads: int | None = None,
     backend: Any = None,
 ) -> float | UCMEResult:
-    r"""Unnormalised calibration mean embedding statistic of predicted class probabilities or distributions.
+    r"""Compute the unnormalized calibration mean embedding (UCME) statistic.
 
-    The mean, over J test locations, of the squared difference between the observed and the expected
-    mean kernel value there. It takes time linear in the number of samples, but looks at J places only:
-    with a characteristic analytic kernel (`kcalib.kernels.Gaussian`) it tends, with probability 1, to 0 for
-    calibrated models only. The estimate is biased
-    upwards by the order of 1/n, so that models can be compared only by the same n and the
-    same given locations.
+    It is the mean, over J test locations, of the squared difference between the observed and the expected mean kernel
+    value. It takes time linear in the number of samples, but uses J locations only. With a characteristic analytic
+    kernel (`kcalib.kernels.Gaussian`) it tends, with probability 1, to 0 for calibrated models only. Its bias is
+    positive, of order 1/n: compare models only with the same n and the same given locations.
 
     Parameters
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend
-        As in `kcalib.skce`, distributions included. The median heuristic takes `y_pred` alone.
+        As in `kcalib.skce`, without sources. The default bandwidth is that of `y_pred`.
     locations : int or pair of array_like
-        Number J of random test locations, 1 to 100,000. Or given ones, a pair of labels, shape (J,) or (J, m), and
-        predictions, shape (J, m) or (J,), or a distribution, in the form of `y_true` and `y_pred` (of its family);
-        with a lens, classes 0, 1, ... and probabilities of the induced problem. Choose them without looking at
-        `y_true`.
+        Number J of random test locations, 1 to 100,000. Or given locations, chosen without looking at `y_true`: a pair
+        of labels, shape (J,) or (J, m), and predictions, shape (J, m) or (J,), or a distribution of the same family as
+        `y_pred`. With a lens they are classes 0, 1, ... and probabilities of the induced problem.
     seed : int, optional
-        Seed of random locations; None draws one, which the result reports. Only without given locations.
+        Seed of random locations. None draws one, which the result reports.
 
     Returns
     -------
     float
         The statistic, at least 0. ``ucme.result`` returns a `UCMEResult` with the difference at each location, the
-        locations and the kernel, too.
+        locations and the kernel.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments, and for given locations as for `y_true` and `y_pred`; if these have another
-        number of classes than `y_pred` (with a lens, than the induced problem), if they are given with a lens and
-        `from_logits`, if `seed` is given beside them, or if a number is out of range.
+        As `kcalib.skce`, also for given locations. Also if locations have another number of classes than `y_pred` (with
+        a lens, than the induced problem); if they are given with a lens and `from_logits`, or with `seed`; if a number
+        is out of range.
 
     Warns
     -----
@@ -97,7 +93,7 @@ def ucme(
 
     See Also
     --------
-    kcalib.skce : Looks everywhere, in quadratic time.
+    kcalib.skce : Calibration error without test locations, in quadratic time.
 
     Notes
     -----
@@ -109,8 +105,8 @@ def ucme(
     For k M the summand is :math:`k(p_{T_j}, p_i)\, (M e_i)_{y_{T_j}}` with residuals :math:`e_i`: time O(J n m),
     memory O((n + J) m).
 
-    Random locations are the predictions of J samples, each with a label drawn from that prediction: they depend on
-    `y_pred` but not on `y_true`, so that the differences have mean 0 for a calibrated model.
+    Random locations are the predictions of J samples, with labels drawn from them. They do not depend on `y_true`, so
+    the differences of a calibrated model have mean 0.
 
     References
     ----------
@@ -129,7 +125,7 @@ def ucme(
     >>> kcalib.ucme.result([0, 1, 1], [0.2, 0.6, 0.9], locations=4).n_locations
     4
 
-    A normal distribution N(0, 1), the target 0, and the location (N(0, 1), 0): (1 - 1 / sqrt(2))^2.
+    Prediction N(0, 1), target 0, and location (N(0, 1), 0): (1 - 1 / sqrt(2))^2.
 
     >>> from kcalib.distributions import Normal
     >>> from kcalib.kernels import Gaussian
@@ -168,13 +164,13 @@ class Differences(NamedTuple):
 
 @dataclass(frozen=True)
 class Locations:
-    """Test locations, beside the samples, and where they come from."""
+    """Test locations and their seed."""
 
     data: Data
-    seed: int | None  # None: given by the user
+    seed: int | None  # None: given locations
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields of a result that say where the locations are."""
+        """Return the fields of a result that describe the locations."""
         labels, predictions = self.data.listed()
         return {
             "n_locations": self.data.n,
@@ -185,7 +181,7 @@ class Locations:
 
 
 def locations_for(data: Data, locations: Any, seed: int | None, from_logits: bool = False) -> Locations:
-    """The test locations that the user gave, or random ones."""
+    """Return the given test locations, checked, or random ones."""
     check_locations(locations)
     if not isinstance(locations, tuple):
         seed = check_seed(seed)
@@ -197,7 +193,7 @@ def locations_for(data: Data, locations: Any, seed: int | None, from_logits: boo
 
 
 def check_locations(locations: Any) -> None:
-    """Refuse what is neither a number nor a pair of labels and predictions."""
+    """Raise if `locations` is neither a number nor a pair of labels and predictions."""
     if not isinstance(locations, tuple):
         check_integer("locations", locations, 1, MAX_LOCATIONS)
     elif len(locations) != 2:
@@ -205,7 +201,7 @@ def check_locations(locations: Any) -> None:
 
 
 def _random(data: Data, count: int, seed: int) -> Data:
-    """Predictions of samples, each with a label drawn from it."""
+    """Return predictions of random samples with labels drawn from them."""
     rng = np.random.default_rng(seed)
     rows = rng.choice(data.n, count, replace=count > data.n)
     return data.take(arrays.like(rows, data.reference)).draw_by(rng)
@@ -213,7 +209,7 @@ def _random(data: Data, count: int, seed: int) -> Data:
 
 @singledispatch
 def _check_locations(data: Data, labels: Any, predictions: Any, from_logits: bool) -> Data:
-    """Return checked locations of the kind of the data, in their array library and on their device."""
+    """Return checked locations, in the array library and on the device of the data."""
     raise NotImplementedError(type(data))
 
 
@@ -254,7 +250,7 @@ def _given_labels(data: Classification, labels: Any, predictions: Any, from_logi
 
 
 def mean_square(differences: np.ndarray) -> float:
-    """The statistic from the differences at the locations."""
+    """Return the statistic from the differences at the locations."""
     return float(np.mean(differences * differences))
 
 
@@ -268,6 +264,6 @@ def differences_at(data: Data, options: PairOptions, locations: Locations) -> Di
 
 
 def mean_differences(backend: Backend) -> np.ndarray:
-    """Row means of H, locations against samples."""
+    """Return row means of H, locations against samples."""
     sums = sweep_one(backend, Moments()).row_sums
     return arrays.to_host(sums).astype(np.float64) / backend.problem.columns.points.shape[0]

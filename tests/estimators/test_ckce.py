@@ -699,5 +699,5 @@ def test_a_pivot_that_rounding_left_nothing_of():
 
 def test_a_matrix_that_rounding_makes_indefinite_asks_for_a_larger_shift():
     y, p = softmax_problem(20, 3)
-    with pytest.raises(ValueError, match=r"\(n times `regularization` is the shift, 4e-18: a larger one helps"):
+    with pytest.raises(ValueError, match=r"\(the shift is n times `regularization`, 4e-18; enlarge `regularization`\)"):
         kcalib.ckce(np.tile(y, 2), np.tile(p, (2, 1)), kernel=PAPER, regularization=1e-19, method="cholesky")

@@ -55,7 +55,7 @@ class CalibrationCurve(Summarized):
         repr=False
     )  #: as of `kcalib.logistic_recalibration`; None where it raises
     ratio: ObservedExpectedRatio | None = field(repr=False)  #: O / E; None where nothing is expected
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
 
     def __float__(self) -> float:
@@ -105,7 +105,7 @@ def integrated_calibration_index(
     Parameters
     ----------
     y_true, y_pred, confidence_level, sample_weight, classes, from_logits, lens
-        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are fine.
+        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are allowed.
     n_resamples : int
         Draws of the Bayesian bootstrap for the intervals of the result, at least 99.
     seed : int, optional

@@ -39,7 +39,7 @@ class LogisticRecalibration(Summarized):
     intercept_standard_error: float  #: of the intercept
     calibration_in_the_large_standard_error: float  #: of calibration-in-the-large
     confidence_level: float  #: of the intervals, each by itself
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
 
 

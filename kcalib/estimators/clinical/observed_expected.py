@@ -42,7 +42,7 @@ class ObservedExpectedRatio(Summarized):
     observed: float  #: O, the sum of the weights of events
     expected: float  #: E, the sum of weights times probabilities
     confidence_level: float  #: of the interval
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
 
     def __float__(self) -> float:
@@ -57,8 +57,8 @@ class GoodnessOfFit(Summarized):
     statistic: float  #: z, or chi-square
     df: int | None  #: degrees of freedom of chi-square; None of z
     pvalue: float  #: of z two-sided
-    log_pvalue: float  #: its natural logarithm, also where it underflows
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    log_pvalue: float  #: natural logarithm of the p-value, also if that underflows
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
 
     def _brief(self) -> str:
@@ -83,7 +83,7 @@ def observed_expected_ratio(
     Parameters
     ----------
     y_true, y_pred, confidence_level, sample_weight, classes, from_logits, lens
-        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are fine.
+        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are allowed.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def spiegelhalter_test(
     Parameters
     ----------
     y_true, y_pred, sample_weight, classes, from_logits, lens
-        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are fine.
+        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are allowed.
 
     Returns
     -------
@@ -186,7 +186,7 @@ def hosmer_lemeshow_test(
     Parameters
     ----------
     y_true, y_pred, sample_weight, classes, from_logits, lens
-        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are fine.
+        As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are allowed.
     n_groups : int
         Groups, 1 to 1,000,000; ties leave fewer.
     in_sample : bool

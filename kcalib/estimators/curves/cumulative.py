@@ -37,7 +37,7 @@ class CumulativeCalibrationError(Summarized):
     statistic: str  #: "kuiper" or "ks"
     standardized: float  #: the error over the standard deviation of the last difference under calibration
     pvalue: float  #: probability of an error at least as large, if the model is calibrated
-    log_pvalue: float  #: its natural logarithm, also where it underflows
+    log_pvalue: float  #: natural logarithm of the p-value, also if that underflows
     pvalue_from: str  #: "Brownian motion" or "draws"
     n_resamples: int | None  #: draws of all labels; None without
     seed: int | None  #: of the draws; None without
@@ -45,7 +45,7 @@ class CumulativeCalibrationError(Summarized):
     share: np.ndarray = field(repr=False)  #: of the weight with confidences up to these, from 0 to 1, shape (u + 1,)
     difference: np.ndarray = field(repr=False)  #: share of events less sum of confidences up to these, shape (u + 1,)
     standard_deviation: np.ndarray = field(repr=False)  #: of the differences under calibration, shape (u + 1,)
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
 
     def __float__(self) -> float:
@@ -60,7 +60,7 @@ class CumulativeCalibrationError(Summarized):
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; by default the axes of a new figure that pyplot does not know.
+            Axes to draw on. Default: axes of a new figure, which pyplot does not manage.
 
         Returns
         -------

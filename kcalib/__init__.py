@@ -245,10 +245,11 @@ else:  # hidden from type checkers: with __getattr__ they would accept any name
     OPENED_LATER = {name: f"kcalib.{module}" for module, names in MODULES.items() for name in names.split() or [module]}
 
     _import_lock = threading.RLock()  # with Python's locks, one for each module, two threads can deadlock
-    # A child forked while another thread imports would wait for that thread's lock forever.
-    os.register_at_fork(
-        before=_import_lock.acquire, after_in_parent=_import_lock.release, after_in_child=_import_lock.release
-    )
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        # A child forked while another thread imports would wait for that thread's lock forever.
+        os.register_at_fork(
+            before=_import_lock.acquire, after_in_parent=_import_lock.release, after_in_child=_import_lock.release
+        )
 
     def __getattr__(name: str) -> Any:
         """Import and return a public object; for names known from other libraries, say what kcalib offers instead."""

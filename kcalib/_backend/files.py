@@ -75,6 +75,8 @@ def write_whole(path: Any, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            if os.name == "nt":  # Windows renames no open file; elsewhere the lock lasts until the file has its name
+                file.close()
             os.replace(unfinished, target)
     except BaseException:
         if unfinished is not None:

@@ -257,6 +257,8 @@ class Journal:
                 records.append(state if key == current else self._bytes_of(sweep))
             for tile, sums in (waiting if key == current else sweep.tiles).items():
                 records.append(_record_of({"tile": [key, tile]}, sums))
+        if os.name == "nt":  # Windows replaces no open file
+            self._file.close()
         write_whole(self.path, b"".join(records))
         file = open(self.path, "r+b")  # noqa: SIM115
         self._lock(file)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+import platform
 import time
 import traceback
 from collections import deque
@@ -338,7 +339,7 @@ def _check_threads(comm: Any, threads: int) -> None:
     processors = len(frozenset().union(*masks))
     if first and ranks * threads > processors:
         warn(
-            f"{ranks} ranks of {threads} threads share {processors} processors of {os.uname().nodename}; start fewer "
+            f"{ranks} ranks of {threads} threads share {processors} processors of {platform.node()}; start fewer "
             f"ranks, or pass threads={max(1, processors // ranks)}",
             RuntimeWarning,
         )

@@ -23,6 +23,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+REPLACES_OPEN_FILES = os.name != "nt"  # Windows does not
 UNFINISHED = ".part"  # suffix of a file that is being written
 LOCK = ".lock"  # suffix of a file beside one that is being changed
 POLL_SECONDS = 0.02  # between two attempts to lock a file
@@ -75,7 +76,7 @@ def write_whole(path: Any, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            if os.name == "nt":  # Windows renames no open file; elsewhere the lock lasts until the file has its name
+            if not REPLACES_OPEN_FILES:  # elsewhere the file stays locked until it has its name
                 file.close()
             os.replace(unfinished, target)
     except BaseException:
@@ -170,7 +171,7 @@ def hold_file(path: Any, wait_seconds: float = 0.0) -> Iterator[None]:
             )
         yield
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # Windows removes no open file: the empty one stays
             lock.unlink()
         os.close(descriptor)
 

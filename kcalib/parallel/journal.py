@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from kcalib._backend.files import lock_file, remove_unfinished, write_whole
+from kcalib._backend.files import REPLACES_OPEN_FILES, lock_file, remove_unfinished, write_whole
 from kcalib._pairs.reductions import Part as Sums
 
 MAGIC = b"kcalib journal 1\n"
@@ -257,7 +257,7 @@ class Journal:
                 records.append(state if key == current else self._bytes_of(sweep))
             for tile, sums in (waiting if key == current else sweep.tiles).items():
                 records.append(_record_of({"tile": [key, tile]}, sums))
-        if os.name == "nt":  # Windows replaces no open file
+        if not REPLACES_OPEN_FILES:
             self._file.close()
         write_whole(self.path, b"".join(records))
         file = open(self.path, "r+b")  # noqa: SIM115

@@ -301,6 +301,29 @@ def test_two_calls_at_a_time(tmp_path):
     held.close()
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="asks Linux which files are open")
+def test_open_files_are_not_replaced_on_windows(tmp_path, monkeypatch):
+    replace, replaced = os.replace, []
+
+    def replace_closed(source, target):
+        opened = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+        assert not opened & {os.path.realpath(source), os.path.realpath(target)}
+        replaced.append(target)
+        replace(source, target)
+
+    for module in (files, journal):
+        monkeypatch.setattr(module, "REPLACES_OPEN_FILES", False)
+    monkeypatch.setattr(os, "replace", replace_closed)
+    held = Journal(tmp_path / "run.journal")
+    held.check({})
+    held.begin("sweep", {})
+    held._unfolded = journal.ROOM
+    held.save("sweep", 1, {"total": np.ones(3)}, {})
+    assert held.state("sweep")["total"].tolist() == [1, 1, 1]
+    held.close()
+    assert len(replaced) == 1
+
+
 def test_any_byte_may_be_lost(tmp_path):
     path, one = tmp_path / "run.journal", numbers(skce())
     with pytest.raises(KeyboardInterrupt):

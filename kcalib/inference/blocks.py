@@ -1,4 +1,4 @@
-"""Tests on block estimates of the SKCE (W21 remark B.1, both forms; the misprinted factor B of remark B.3 left out).
+"""Tests on block estimates of the SKCE (W21 remark B.1, both forms, without the misprinted factor B of remark B.3).
 
 The mean of the unbiased estimates of blocks of samples has mean 0 if the model is calibrated, and a variance that the
 predictions determine.
@@ -39,46 +39,46 @@ FEWEST = {
     "sample": events.BLOCKS_OF_RESIDUALS,
     "second_moment": events.SECOND_MOMENT,
 }
-MORE_DRAWS, MOST_DRAWS = 4, 64  # of targets, for a third cumulant: times those for a variance, and of labels at most
-FAR = math.log(1e-3)  # a p-value from which on a gamma law may be too light
-EQUAL = 1e-12  # spread, relative to their mean, of block estimates that are equal but for rounding
+MORE_DRAWS, MOST_DRAWS = 4, 64  # draws for a third cumulant relative to a variance, and at most
+FAR = math.log(1e-3)  # below this p-value a gamma tail may be too light
+EQUAL = 1e-12  # relative spread below which block estimates are equal
 
 
 @dataclass(frozen=True)
 class Block(CalibrationMethod):
-    r"""The mean of unbiased estimates, one for each block of samples.
+    r"""Test the SKCE by the mean of unbiased estimates, one for each block of samples.
 
-    For samples too many for all pairs. Their order is drawn with the ``seed`` of `kcalib.calibration_test`: blocks of
-    samples that are sorted by label, say, are not alike, and calibrated models would be rejected.
+    For samples too many for all pairs. The ``seed`` of `kcalib.calibration_test` determines a random order of the
+    samples: without it, blocks of sorted samples would differ systematically, and calibrated models would be rejected.
 
     Parameters
     ----------
     block_size : int, optional
-        Samples in a block, 2..n // 2. Larger blocks find more, but leave fewer of them for the normal law. Default: the
-        larger of the integer square root of n and n // 50, at least 2. Samples after the last full block are not used.
+        Samples in a block, 2..n // 2. Larger blocks increase the power, but leave fewer blocks for the normal
+        approximation. Default: the larger of the integer square root of n and n // 50, at least 2. Samples after the
+        last full block are not used.
     variance : {"conditional", "sample", "second_moment"}
-        What the mean is divided by, and the law. "conditional" takes its variance under calibration given the
-        predictions, which is exact for labels and counts (of other targets from draws), and a gamma law with it and
-        with the skewness of the biased estimates' one, or that of blocks of drawn targets if it is larger; below 0.001
-        the p-value is at least that of a sum of chi-square variables with eigenvalues as weights (see `Spectrum`), of
-        2048 samples at most. "sample"
-        takes the spread of the block estimates, and refers to Student's law with a degree of freedom less than there
-        are blocks. "second_moment" takes what that spread is under calibration, :math:`2\, \mathbb{E} h^2 / (B (B -
-        1))` for blocks of B, from H over disjoint pairs, and refers to the normal law. The last two are of the
-        residuals at hand, as published but for Student's law: where errors are rare they reject calibrated models far
-        too often.
+        The variance that the mean is divided by, and the null distribution. "conditional": the variance under
+        calibration given the predictions, exact for labels and counts (from draws for other targets), and a gamma
+        distribution with it and with the larger of two skewnesses, of the biased estimates and of blocks of drawn
+        targets. Below 0.001 the p-value is at least the one of a sum of chi-square variables weighted by eigenvalues
+        (see `Spectrum`) of at most 2048 samples. "sample": the sample variance of the block estimates, and Student's t
+        distribution with one degree of freedom fewer than blocks. "second_moment": the variance under calibration,
+        :math:`2\, \mathbb{E} h^2 / (B (B - 1))` for blocks of B samples, from H over disjoint pairs, and the normal
+        distribution. The last two use the observed residuals as published, except for Student's t: where errors are
+        rare they reject calibrated models far too often.
 
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, or too few pairs of samples that can agree, see
+        If the predictions leave too few events uncertain, or too few pairs of samples that can agree, see
         `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
-    The statistic is the mean over its standard error; [1]_, remark B.1. Time O(n B m), with "conditional" of up to 16
-    classes O(n B m^2), memory O(n m). If block estimates vary by nothing the p-value is 1 if they are at most 0; if
-    they are positive, what so many signs say: 2^-b for b blocks.
+    The statistic is the mean over its standard error; [1]_, remark B.1. Time O(n B m), with "conditional" and up to 16
+    classes O(n B m^2), memory O(n m). If all b block estimates are equal, the p-value is 1 if they are at most 0, and
+    2^-b, that of a sign test, if they are positive.
 
     References
     ----------
@@ -118,17 +118,17 @@ class Block(CalibrationMethod):
 
 @dataclass(frozen=True)
 class Linear(CalibrationMethod):
-    """The test of `Block` with blocks of two samples: linear time, and the least power.
+    """Test the SKCE by `Block` with blocks of two samples: linear time, and the least power.
 
     Parameters
     ----------
     variance : {"conditional", "sample", "second_moment"}
-        What the mean is divided by, and the law, as in `Block`.
+        The variance that the mean is divided by, and the null distribution, as in `Block`.
 
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, or too few pairs of samples that can agree, see
+        If the predictions leave too few events uncertain, or too few pairs of samples that can agree, see
         `kcalib.AntiConservativeWarning`.
 
     Notes
@@ -162,7 +162,7 @@ class Linear(CalibrationMethod):
 
 
 def default_block_size(n: int) -> int:
-    """Power grows with the root of the block size; fifty blocks are enough for the law of their mean."""
+    """Return the block size: power grows with its root, and the mean of fifty blocks is nearly normal."""
     return max(2, math.isqrt(n), n // 50)
 
 
@@ -172,7 +172,7 @@ def _check_size(method: str, n: int) -> None:
 
 
 def _result(task: Task, seed: int, method: str, block_size: int, variance: str) -> CalibrationTestResult:
-    """The test on blocks of the samples, in an order drawn with the seed."""
+    """Return the test on blocks of the samples, in an order drawn with the seed."""
     test = f"method={method!r} with variance={variance!r}"
     warned = warn_if_few(task, test, FEWEST[variance])
     n_blocks, backend = task.n // block_size, task.ordered(seed)
@@ -226,24 +226,24 @@ def _result(task: Task, seed: int, method: str, block_size: int, variance: str) 
 
 
 def _log_far_tail(law: ChiSquareMixture, block_size: int, estimate: float, spread: float) -> float:
-    """The tail of the mean of blocks, whose law is given, where it is as wide as `spread` at least.
+    """Return the log tail of the mean of blocks, from their distribution scaled to a spread of at least `spread`.
 
-    A gamma law falls off by its variance and skewness, a sum of chi-square variables by the largest of its weights.
+    A gamma tail falls off by variance and skewness, a sum of chi-square variables by its largest weight.
     """
     wider = max(1.0, block_size * spread / math.sqrt(law.var))
     return float(law.logsf(block_size * estimate / wider + law.mean))
 
 
 class BlockMoments(NamedTuple):
-    """Of sums over all pairs within blocks, under calibration."""
+    """Moments of sums over all pairs within blocks, under calibration."""
 
     squares: float  # E sum H_ij^2; the variance of the sum of H_ij is twice that
     skewness: float  # of the sum
-    pairs: float  # (sum E H_ij^2)^2 / sum E H_ij^4: how many there are with an entry as large as the largest
+    pairs: float  # (sum E H_ij^2)^2 / sum E H_ij^4: the number of pairs whose entries are as large as the largest
 
 
 def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> BlockMoments:
-    """As `estimators.null_moments`, of the pairs within blocks of the samples."""
+    """Return `estimators.null_moments` of the pairs within blocks of the samples."""
     n_used, law = data.n // size * size, finite_law(data, packed)
     count = MORE_DRAWS * n_draws(data.n)
     if law is not None:
@@ -273,8 +273,11 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
 
 
 def _of_drawn(data: Data, packed: Packed, backend: Backend, size: int, replicate: int) -> tuple[float, ...]:
-    """Of drawn targets a unit, of the size of the largest pair or block; in units of it mean squares of consecutive
-    pairs, the sum of cubes of blocks, mean fourth powers of pairs; and the trace."""
+    """Return moments of drawn targets.
+
+    A unit (the largest pair or block); in this unit mean squares of consecutive pairs, the sum of cubes of blocks and
+    mean fourth powers of pairs; and the trace.
+    """
     packed_draw, n_used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
     backend_of_draw = backend.like(packed_draw.problem)
     pairs, sums = block_estimates(backend_of_draw, 2), sweep_one(backend_of_draw, BlockSums(size))
@@ -287,7 +290,7 @@ def _of_drawn(data: Data, packed: Packed, backend: Backend, size: int, replicate
 
 
 def _log_student_tail(x: float, freedom: int) -> float:
-    """log P(t > x), where the probability underflows by its leading term."""
+    """Return log P(t > x), by the leading term where the probability underflows."""
     tail = float(scipy.special.stdtr(freedom, -x))
     if tail > 1e-290:
         return math.log(tail)
@@ -300,7 +303,7 @@ def _log_student_tail(x: float, freedom: int) -> float:
 
 
 def _spread_under_calibration(backend: Backend, n: int, block_size: int) -> float:
-    """The standard error of the mean of blocks of n samples together."""
+    """Return the standard error under calibration of the mean of blocks with n samples in total."""
     pairs = block_estimates(backend, 2)
     second_moment = statistics.total(pairs * pairs) / pairs.shape[0]
     return math.sqrt(2 * second_moment / (n * (block_size - 1)))

@@ -1,9 +1,9 @@
-"""The calibration mean embedding (CME) test: are the differences at a few test locations 0?
+"""The calibration mean embedding (CME) test: are the mean differences at a few test locations 0?
 
-The way of the data: test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
-the samples or of the predictions (`kcalib.inference.location_moments`) -> the quadratic form that both give
-(`Whitening`) -> its rank among those of drawn labels (`kcalib.inference.cme`), or the logarithm of its tail
-(`kcalib.laws._law`), where the predictions leave enough events open for it (`_open_events`).
+Steps: mean differences at the test locations (`kcalib.estimators.ucme`); their covariance, of the samples or of the
+predictions (`kcalib.inference.location_moments`); the quadratic form of both (`Whitening`); its rank among drawn
+labels, or the logarithm of its tail (`kcalib.laws._law`) if the predictions leave enough events uncertain
+(`_open_events`).
 """
 
 from __future__ import annotations
@@ -44,64 +44,63 @@ from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.laws._law import log_sf_chi2, log_sf_f
 from kcalib.results import CalibrationTestResult
 
-LABELS_AT_ONCE, SUMS_AT_ONCE = 2**24, 2**20  # that are drawn, and of them
-NULL_DRAWS = 2**40  # replicates from here on are null draws, those before make covariances
+LABELS_AT_ONCE, SUMS_AT_ONCE = 2**24, 2**20  # drawn labels in memory, and sums of them
+NULL_DRAWS = 2**40  # replicates from here on are null draws, earlier ones estimate covariances
 
 REFERENCES = ("auto", "draws", "conditional", "F", "chi2")
 GIVEN_PREDICTIONS = ("auto", "draws", "conditional")
-# Open events from which on "auto" takes the chi-square law: by the terms of order 1 / n that it leaves out, and by the
-# steps of statistics of equal predictions, p-values are off by less than 5 % down to 1e-3. Of many locations one may
-# have few of them, and alone make large statistics more frequent: it has ALONE at least.
+# Uncertain events from which "auto" uses the chi-square distribution: below 5 % error down to p-values of 1e-3, from
+# terms of order 1 / n and from discreteness for equal predictions. With many locations, one of them may have few
+# events and inflate the statistic; each needs ALONE at least.
 ENOUGH_EVENTS, ALONE = 10_000, 2.5
-# Directions whose share of the largest eigenvalue is below this have lost their digits: eigenvalues are off by the
-# rounding of the entries (float32: 1e-7 and up) times the root of that share.
+# Directions whose share of the largest eigenvalue is below this have no significant digits: eigenvalues have the error
+# of the entries (float32: at least 1e-7) times the root of that share.
 RANK_CUT = {"float64": 1e-10, "float32": 1e-7}
-CONSTANT = {"float64": 1e-12, "float32": 1e-5}  # relative spread below which values are the same
+CONSTANT = {"float64": 1e-12, "float32": 1e-5}  # relative spread below which values are equal
 
-TIE = 1e-6  # relative; draws without an error are the same but for rounding
+TIE = 1e-6  # relative; draws without an error differ by rounding only
 
 
 @dataclass(frozen=True, eq=False)
 class CME(CalibrationMethod):
-    r"""Mean kernel values at J test locations, beside those that the predictions promise.
+    r"""Test the mean differences from predicted kernel values at J test locations, in linear time.
 
-    In linear time, for many samples for each test location; it is the UCME (`kcalib.ucme`) that is tested.
+    The tested quantity is the UCME (`kcalib.ucme`). Use it with many samples for each test location.
 
     Parameters
     ----------
     locations : int or pair of array_like
-        Number J of random test locations, predictions of samples, each with a label drawn from it, by the ``seed`` of
-        `kcalib.calibration_test`. Or given ones, a pair of labels and predictions, as in `kcalib.ucme`.
+        Number J of random test locations: predictions of samples, each with a label drawn from it by the ``seed`` of
+        `kcalib.calibration_test`. Or a pair of labels and predictions, as in `kcalib.ucme`.
     reference : {"auto", "draws", "conditional", "F", "chi2"}
-        The covariance of the mean values, and the law. With :math:`z_i` the J values of sample i and :math:`\bar z`
-        their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. "auto", "draws" and "conditional" take for
-        S the mean covariance of z under calibration given the predictions, which has no sampling error, and also serve
-        for n <= J. For distributions it comes from at least 20,000 draws of targets, in all, with the seed. "draws"
-        refers Q to that of labels (or targets) drawn from the predictions, and has its level for every n and every
-        prediction; "conditional" to the chi-square law. "auto" is "conditional" for labels where the predictions leave
-        at least 10,000 events open for it (Notes), and else "draws"; ``result.pvalue_from`` says which, "law" or
-        "draws". "F" takes for S the covariance of the samples (ddof 1) and refers (n - J) / (J (n - 1)) Q to
-        F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the chi-square law with J degrees of
-        freedom, as in the paper: only for n much larger than J.
+        The covariance of the mean values, and the null distribution. With :math:`z_i` the J values of sample i and
+        :math:`\bar z` their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. For "auto", "draws" and
+        "conditional", S is the mean covariance of z under calibration given the predictions, which has no sampling
+        error and allows n <= J. For distributions it comes from at least 20,000 draws of targets in total. "draws"
+        compares Q with labels (or targets) drawn from the predictions, and is exact for every n and every prediction;
+        "conditional" uses the chi-square distribution. "auto" is "conditional" for labels if the predictions leave at
+        least 10,000 events uncertain (see Notes), otherwise "draws"; ``result.pvalue_from`` is "law" or "draws". "F"
+        takes the sample covariance (ddof 1) for S, and F(J, n - J) for (n - J) / (J (n - 1)) Q, which is exact for
+        normal z. "chi2" compares this Q with the chi-square distribution with J degrees of freedom, as published: only
+        for n much larger than J.
     n_resamples : int, optional
         Number R of draws, at least 1: the p-value is (1 + number of draws at least as large) / (1 + R). If it is given,
         "auto" draws. Default: 999.
     from_logits : bool
-        Given `locations` hold logits.
+        Whether given `locations` are logits.
 
     Warns
     -----
     AntiConservativeWarning
-        By "conditional", "F" and "chi2", if the predictions leave too few events open for the law.
+        For "conditional", "F" and "chi2", if the predictions leave too few events uncertain.
 
     Notes
     -----
-    [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), of draws O(R n (m + J)) beside it; memory O(n (m + J)).
+    [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), plus O(R n (m + J)) for draws; memory O(n (m + J)).
 
-    "conditional", "F" and "chi2" need z near normal, in all directions: few samples, rare classes, confident
-    predictions, and locations near each other make them reject too often. "auto" counts the events that the predictions
-    leave open; the user guide says how, in "Formulas of intervals and tests". "F" and "chi2" raise a ValueError if n <=
-    J.
+    "conditional", "F" and "chi2" need z to be nearly normal in all directions: with few samples, rare classes,
+    confident predictions, or locations near each other they reject too often. The user guide says how "auto" counts
+    uncertain events, in "Formulas of intervals and tests". "F" and "chi2" raise a ValueError if n <= J.
 
     References
     ----------
@@ -167,7 +166,7 @@ class CME(CalibrationMethod):
         )
 
     def outcome(self, data: Data, options: PairOptions, seed: int) -> CMEOutcome:
-        """The test of checked data; locations, and draws from distributions, come from `seed`."""
+        """Test checked data; `seed` determines random locations and draws from distributions."""
         has_locations = isinstance(self.locations, tuple)
         locations = locations_for(data, self.locations, None if has_locations else seed, self.from_logits)
         if self.reference not in GIVEN_PREDICTIONS:
@@ -221,15 +220,15 @@ class CME(CalibrationMethod):
 
 @dataclass(frozen=True)
 class CMEOutcome:
-    """What the test found."""
+    """The result of the test, before it becomes a CalibrationTestResult."""
 
-    statistic: float  # referred to F or chi-square; inf where the variance is 0 and the mean is not
+    statistic: float  # compared with F or chi-square; inf where the variance is 0 and the mean is not
     pvalue: float
-    log_pvalue: float  # of use where pvalue underflows to 0
+    log_pvalue: float  # for p-values that underflow to 0
     estimate: float  # `kcalib.ucme` at the same locations
-    reference: str  # one of REFERENCES; the one that "auto" took
+    reference: str  # one of REFERENCES; for "auto" the chosen one
     rank: int  # degrees of freedom: J, or fewer where locations are linearly dependent
-    open_events: float | None  # for the law that "auto" took; None of draws, and of other references
+    open_events: float | None  # where "auto" chose the limit distribution, else None
     n_resamples: int | None  # draws
     n_locations: int
     test_predictions: tuple[tuple[float, ...], ...]
@@ -239,7 +238,7 @@ class CMEOutcome:
 
 
 def check_from_logits(from_logits: bool, locations: Any) -> None:
-    """Refuse a word on predictions of locations where none are given."""
+    """Refuse `from_logits` without given locations."""
     if from_logits and not isinstance(locations, tuple):
         raise ValueError("`from_logits` is True, but no `locations` are given; it is for these, leave it out")
 
@@ -258,8 +257,8 @@ class Whitening:
     """d -> n d^T S^+ d."""
 
     scale: np.ndarray  # standard deviation at each location
-    variable: np.ndarray  # whether there is any, shape (J,)
-    limit: np.ndarray  # size of what is 0 but for rounding where there is none
+    variable: np.ndarray  # whether there is any variance, shape (J,)
+    limit: np.ndarray  # rounding error of 0 where there is no variance
     roots: np.ndarray  # of S^+ at the variable locations, in units of `scale`, shape (J', rank)
 
     @classmethod
@@ -279,7 +278,7 @@ class Whitening:
         return self.roots.shape[1] if len(self.roots) else int(np.sum(self.variable))
 
     def forms(self, differences: np.ndarray, n: int) -> np.ndarray:
-        """Of columns of `differences`, shape (J, count); infinite where one that is not 0 has no variance."""
+        """Return the forms of columns of `differences`, shape (J, count); infinite if one without variance is not 0."""
         excluded = np.any(np.abs(differences[~self.variable]) > self.limit[~self.variable, None], axis=0)
         units = differences[self.variable] / self.scale[self.variable, None]
         statistics = n * np.sum((self.roots.T @ units) ** 2, axis=0) if len(units) else np.zeros(differences.shape[1])
@@ -287,19 +286,19 @@ class Whitening:
 
     @property
     def directions(self) -> np.ndarray:
-        """S^{-1/2} of values at the locations, shape (J, rank)."""
+        """Return S^{-1/2} of values at the locations, shape (J, rank)."""
         factors = np.zeros((len(self.scale), self.rank))
         if self.variable.any():
             factors[self.variable] = self.roots / self.scale[self.variable, None]
         return factors
 
     def worst(self, differences: np.ndarray) -> int:
-        """The location with the largest of the differences, shape (J,), that S gives no variance."""
+        """Return the location with the largest difference among those without variance."""
         return int(np.argmax(np.where(self.variable, -1.0, np.abs(differences))))
 
 
 def _open_events(data: Data, locations: Data, packed: Packed, backend: Backend, whitening: Whitening) -> float | None:
-    """About how many events the statistic rests on, if these are enough for its limit law and else None."""
+    """Return about how many uncertain events determine the statistic, or None if too few for the limit distribution."""
     r = whitening.rank
     if data.n < ENOUGH_EVENTS:
         return None
@@ -313,7 +312,7 @@ def _open_events(data: Data, locations: Data, packed: Packed, backend: Backend, 
 
 
 def _referred(value: float, rank: int, n: int, reference: str) -> tuple[float, float]:
-    """The statistic and the logarithm of its p-value."""
+    """Return the statistic and the logarithm of its p-value."""
     if math.isinf(value) or rank == 0:
         return value, -value
     if reference == "F":
@@ -326,7 +325,7 @@ def _referred(value: float, rank: int, n: int, reference: str) -> tuple[float, f
 def drawn_differences(
     data: Data, locations: Data, packed: Packed, backend: Backend, count: int, seed: int
 ) -> np.ndarray:
-    """Mean differences at the locations of targets drawn from the predictions, shape (J, count)."""
+    """Return mean differences at the locations for targets drawn from the predictions, shape (J, count)."""
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))
     rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
     repeated, packed_samples = data.take(rows), packed.take(rows)
@@ -344,7 +343,7 @@ def drawn_differences(
 def _(
     data: Classification, locations: Classification, packed: Packed, backend: Backend, count: int, seed: int
 ) -> np.ndarray:
-    """Beside those of the most probable labels, so that nothing is lost where all others are improbable."""
+    """Draw changes relative to the most probable labels, which keeps precision where all others are improbable."""
     values, groups = values_of_classes(locations, packed)
     p = arrays.to_compute_device(data.probabilities)
     xp = arrays.namespace(p)
@@ -389,13 +388,13 @@ class _Changes(NamedTuple):
 
     @classmethod
     def of(cls, kernel: np.ndarray, values: np.ndarray, likely: np.ndarray) -> _Changes:
-        """Of the kernel's values (J, n) and those of the classes (J, m)."""
+        """Make changes of the kernel's values (J, n) and those of the classes (J, m)."""
         n_locations = len(values)
         rows, columns = (np.zeros((part.shape[1], -(-n_locations // 8) * 8)) for part in (kernel, values))
         rows[:, :n_locations], columns[:, :n_locations] = kernel.T, values.T
         return cls(rows, columns, likely.astype(np.int32), n_locations)
 
     def sums(self, labels: np.ndarray, threads: int | None) -> np.ndarray:
-        """Of labels (n, draws): shape (J, draws)."""
+        """Return sums for labels (n, draws), shape (J, draws)."""
         with run_options(threads) as options:
             return _native.changed_sums(self.kernel, self.values, self.likely, labels, options)[:, : self.n_locations].T

@@ -1,6 +1,6 @@
-"""Consistency resampling: how large is an estimate if labels are drawn from the predictions?
+"""Consistency resampling: compare an estimate with estimates of labels drawn from the predictions.
 
-The estimates of the data and of its replicates come from `replicates.py`; here is the test that compares them.
+`replicates.py` computes the estimates.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from kcalib.inference.replicates import (
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
-# What may be tested, and what a result calls it.
+# Estimators, and their names in results.
 ESTIMATORS = {"ece": "top-label ECE", **{name: f"{name} SKCE" for name in SKCE_ESTIMATORS}, "ucme": "UCME"}
-# Options that not every estimator has.
+# Options that only some estimators have.
 OPTIONS = {
     "ece": ("n_bins",),
     "block": ("block_size",),
     "ucme": ("locations", "from_logits"),
 }
-# Estimates that differ by less, relative to the largest, are equal but for rounding.
+# Relative difference below which estimates are equal up to rounding.
 ROUNDING = {"float64": 1e-12, "float32": 1e-5}
 
 Estimator = str | Callable[[Any, Any], float]
@@ -51,43 +51,41 @@ Estimator = str | Callable[[Any, Any], float]
 
 @dataclass(frozen=True, eq=False)
 class Consistency(CalibrationMethod):
-    """The law of an estimate of your choice on replicates of the data that are calibrated.
+    """Test an estimate of your choice by calibrated replicates of the data.
 
-    A replicate draws n predictions with replacement and a label from each of them [1]_, [2]_; the p-value is
-    (1 + the number of replicates with an estimate at least that of the data) / (1 + R), never 0. Kept because users
-    compare with it: as published it rejects calibrated models too often.
+    A replicate draws n predictions with replacement and a label from each of them [1]_, [2]_; the p-value is (1 +
+    number of replicates with an estimate at least as large) / (1 + R). Provided for comparison with published results:
+    in the published form it rejects calibrated models too often.
 
     Parameters
     ----------
     estimator : {"ece", "unbiased", "biased", "block", "linear", "ucme"} or callable, optional
-        What is tested: `kcalib.top_label_ece`, one of the estimators of `kcalib.skce`, `kcalib.ucme`, or a function
-        ``estimator(y_true, y_pred) -> float`` of labels 0..m-1, shape (n,), and probabilities, shape (n, m), as they
-        look through the lens, in the array library of the data (NumPy on the CPU), that is larger for worse
-        calibration. For distributions it gets targets, shape (n,) or (n, d), and a distribution. Default: "ece"; for
-        distributions, which have none, "unbiased".
+        What is tested: `kcalib.top_label_ece`, an estimator of `kcalib.skce`, `kcalib.ucme`, or a function
+        ``estimator(y_true, y_pred) -> float`` that is larger for worse calibration. It gets labels 0..m-1, shape (n,),
+        and probabilities, shape (n, m), after the lens, in the array library of the data (NumPy on the CPU); for
+        distributions targets, shape (n,) or (n, d), and a distribution. Default: "ece", or "unbiased" for
+        distributions.
     n_resamples : int
         Number R of replicates, at least 1.
     resample_predictions : bool
-        False keeps the predictions and draws labels only: then the test is exact, for every n, R and estimator, up to
-        the chance of the draws.
+        False keeps the predictions and draws only labels: then the test is exact for every n, R and estimator.
     n_bins : int, optional
         For "ece": number of bins, 1 to 1,000,000; default 15.
     block_size : int, optional
         For "block": as in `kcalib.skce`.
     locations : optional
-        For "ucme": as in `kcalib.ucme`. All replicates have the same locations.
+        For "ucme": as in `kcalib.ucme`. All replicates share the locations.
     from_logits : bool
-        For "ucme": given `locations` hold logits.
+        For "ucme": whether given `locations` are logits.
 
     Notes
     -----
-    Drawing the predictions again puts some of them into a replicate twice, and leaves others out: fewer bins are
-    occupied than in the data, so that the estimates of replicates are too small, and calibrated models are rejected
-    too often [3]_ (section 7.2): a `kcalib.AntiConservativeWarning` says so. For "ece" with many samples in every bin
-    the difference is small; with few it is all that the test sees.
+    Resampling the predictions repeats some of them and omits others: fewer bins are occupied than in the data, so
+    estimates of replicates are too small and calibrated models are rejected too often [3]_ (section 7.2), with a
+    `kcalib.AntiConservativeWarning`. For "ece" the effect is small with many samples in every bin; with few it
+    dominates.
 
-    Time R times that of the estimate and of n m for the labels; O(n) a replicate for "ece", many at once.
-    Memory O(n m).
+    Time R times that of the estimate and of drawing n labels, O(n m); for "ece" O(n) for each replicate. Memory O(n m).
 
     References
     ----------
@@ -155,7 +153,7 @@ class Consistency(CalibrationMethod):
         )
 
     def outcome(self, data: Data, options: PairOptions, seed: int) -> ConsistencyOutcome:
-        """The test of checked data; replicates, and random locations, come from `seed`."""
+        """Test checked data; `seed` determines replicates and random locations."""
         estimator = default_estimator(data) if self.estimator is None else self.estimator
         self._check_options(estimator)
         _check_kernels(estimator, options)
@@ -184,7 +182,7 @@ class Consistency(CalibrationMethod):
         )
 
     def _check_options(self, estimator: Estimator) -> None:
-        """Refuse an option that the estimator would ignore."""
+        """Refuse options that the estimator does not have."""
         name = estimator if isinstance(estimator, str) else "callable"
         values = {option: getattr(self, option) for options in OPTIONS.values() for option in options}
         for option, value in values.items():
@@ -209,7 +207,7 @@ class Consistency(CalibrationMethod):
 
 @singledispatch
 def default_estimator(data: Data) -> str:
-    """What is tested where the user does not say it."""
+    """Return the default estimator."""
     return "unbiased"
 
 
@@ -220,7 +218,7 @@ def _(data: Classification) -> str:
 
 @singledispatch
 def binned(data: Data, n_bins: int) -> Statistic:
-    """The statistic "ece"."""
+    """Return the statistic "ece"."""
     names = ", ".join(repr(name) for name in ESTIMATORS if name != "ece")
     raise ValueError(
         f"estimator='ece' needs class probabilities, `y_pred` is {data.describe()['prediction']}; use one of {names}, "
@@ -233,7 +231,7 @@ binned.register(Classification, TopLabelECE)
 
 @dataclass(frozen=True)
 class ConsistencyOutcome:
-    """What the test found."""
+    """The result of the test, before it becomes a CalibrationTestResult."""
 
     estimate: float
     pvalue: float
@@ -250,7 +248,7 @@ class ConsistencyOutcome:
 
 
 def _check_kernels(estimator: Estimator, options: PairOptions) -> None:
-    """Refuse kernels, a backend, and workers, where no pairs are summed."""
+    """Refuse kernels, backends and workers for estimators without sums over pairs."""
     if estimator != "ece" and not callable(estimator):
         return
     name = estimator if isinstance(estimator, str) else "callable"

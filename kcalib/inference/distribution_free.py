@@ -1,7 +1,7 @@
-"""Bounds of the p-value that hold for every n and every law of the data (W19 lemma 2).
+"""Bounds of the p-value that hold for every n and every distribution of the data (W19 lemma 2).
 
-|H_ij| <= B because the residuals of two probability vectors are at most 2 apart in every norm; McDiarmid's inequality
-(biased estimator) and Hoeffding's (unbiased ones) do the rest. Loose, and valid without any approximation.
+|H_ij| <= B because residuals of two probability vectors are at most 2 apart in every norm. McDiarmid's inequality
+(biased estimator) and Hoeffding's (unbiased ones) then give bounds: loose, but valid without approximation.
 """
 
 from __future__ import annotations
@@ -29,28 +29,27 @@ from kcalib.results import CalibrationTestResult
 
 NORMS = (1.0, 2.0, math.inf)
 
-SMALLEST_BOUND, LARGEST_BOUND = 1e-40, 1e40  # of a kernel, whose scales are from 1e-30 to 1e30
+SMALLEST_BOUND, LARGEST_BOUND = 1e-40, 1e40  # of a kernel; scales are between 1e-30 and 1e30
 
 
 @dataclass(frozen=True)
 class DistributionFree(CalibrationMethod):
-    r"""An inequality that bounds the p-value for every number of samples and every law of the data.
+    r"""Bound the p-value by an inequality, valid for every number of samples and every distribution of the data.
 
-    Loose: it has never rejected a calibrated model, and rejects few others. It needs a bounded kernel.
+    The bound is so loose that few models are rejected. It needs a bounded kernel.
 
     Parameters
     ----------
     estimator : {"unbiased", "biased", "block", "linear"}
         The estimator of `kcalib.skce` that is tested: the biased one by McDiarmid's inequality, the others by
-        Hoeffding's. Blocks are of consecutive samples, in an order drawn with the ``seed`` of
-        `kcalib.calibration_test`, if there is one.
+        Hoeffding's. The ``seed`` of `kcalib.calibration_test` determines the order from which blocks are formed.
     block_size : int, optional
         Samples in a block, 2..n, for "block" only; default: the integer square root of n, at least 2.
     norms : (p, q), optional
-        For class labels with a matrix-valued kernel: the norms of the bound, each from 1 to infinity. Default: the
-        smallest bound of those in closed form.
+        For class labels with a matrix-valued kernel: the norms of the bound, from 1 to infinity. By default those of
+        the smallest bound in closed form.
     bound : float, optional
-        The supremum of the kernel, where it is not known (a kernel of your own).
+        The supremum of the kernel, if it is not known (a custom kernel).
 
     Notes
     -----
@@ -125,10 +124,9 @@ class DistributionFree(CalibrationMethod):
 
 
 def log_pvalue(estimate: float, *, estimator: str, n: int, block_size: int | None, bound: float) -> float:
-    """Logarithm of the bound of P(SKCE >= estimate) under calibration.
+    """Return the logarithm of the bound of P(SKCE >= estimate) under calibration.
 
-    Biased: -max(0, sqrt(n t / B) - 1)^2 / 2. Unbiased: 0 for t <= 0, else -N t^2 / (2 B^2) with N
-    disjoint pairs; a negative estimate is no evidence, though its square is large.
+    Biased: -max(0, sqrt(n t / B) - 1)^2 / 2. Unbiased, with N disjoint pairs: -N t^2 / (2 B^2) for t > 0, else 0.
     """
     if estimate <= 0:
         return 0.0
@@ -139,7 +137,7 @@ def log_pvalue(estimate: float, *, estimator: str, n: int, block_size: int | Non
 
 @singledispatch
 def entry_bound(data: Data, packed: Packed, bound: float | None, norms: Any) -> float:
-    """B, the largest possible |H_ij|; of the kernel `bound`, where it is given, and for class labels `norms`."""
+    """Return B, the largest possible |H_ij|; `bound` of the kernel and `norms` for class labels are optional."""
     return forecast_bound(kernel_bound(packed.problem, bound, is_bounded=False), packed, norms)
 
 
@@ -149,7 +147,7 @@ def _(data: Classification, packed: Packed, bound: float | None, norms: Any) -> 
 
 
 def residual_bound(kernel_bound: float, matrix: np.ndarray | None, m: int, norms: Any) -> float:
-    """B = 2^(1 + 1/p - 1/q) sup |k| ||M||_(p,q); without `norms` the smallest of those that are known."""
+    """Return B = 2^(1 + 1/p - 1/q) sup |k| ||M||_(p,q); without `norms` the smallest of the known ones."""
     matrix = np.eye(m) if matrix is None else matrix
     pairs = [check_norms(norms)] if norms is not None else list(itertools.product(NORMS, repeat=2))
     bounds = [(2 ** (1 + 1 / p - 1 / q) * norm) for p, q in pairs if (norm := induced_norm(matrix, p, q)) is not None]
@@ -163,10 +161,10 @@ def residual_bound(kernel_bound: float, matrix: np.ndarray | None, m: int, norms
 
 
 def forecast_bound(kernel_bound: float, packed: Packed, norms: Any) -> float:
-    """B = 2 sup |k| sup l for predicted distributions and a target kernel l that is nowhere negative.
+    """Return B = 2 sup |k| sup l for predicted distributions and a non-negative target kernel l.
 
-    The squared norm of delta_y - P is l(y, y) - 2 E l(Z, y) + E l(Z, Z'), of which the second term is at most 0 and the
-    others at most sup l; |H_ij| is at most |k| times the product of two such norms.
+    The squared norm of delta_y - P is l(y, y) - 2 E l(Z, y) + E l(Z, Z'); the second term is at most 0, the others at
+    most sup l. |H_ij| is at most |k| times the product of two such norms.
     """
     if norms is not None:
         raise ValueError("`norms` is for class labels, whose target kernel is a matrix; leave it out")
@@ -186,9 +184,9 @@ def forecast_bound(kernel_bound: float, packed: Packed, norms: Any) -> float:
 
 
 def kernel_bound(problem: PairProblem, bound: Any, *, is_bounded: bool = True) -> float:
-    """sup |k(p, q)| over probability vectors: every profile and inner product is at most 1.
+    """Return sup |k(p, q)| over probability vectors, for which every profile and inner product is at most 1.
 
-    Inner products of other points than these (not `is_bounded`) may be anything.
+    Inner products of other points (not `is_bounded`) are unbounded.
     """
     if bound is not None:
         return check_bound(bound)
@@ -220,7 +218,7 @@ def check_norms(norms: Any) -> tuple[float, float]:
 
 
 def induced_norm(matrix: np.ndarray, p: float, q: float) -> float | None:
-    """sup |M x|_q / |x|_p; None where it has no closed form."""
+    """Return sup |M x|_q / |x|_p, or None if it has no closed form."""
     diagonal = np.abs(np.diagonal(matrix))
     if np.count_nonzero(matrix - np.diag(np.diagonal(matrix))) == 0:
         if p <= q:

@@ -1,11 +1,10 @@
-"""The exact test: the statistic of labels, or targets, drawn from the predictions.
+"""The exact test, by labels or targets drawn from the predictions.
 
-Given the predictions of a calibrated model its labels are independent draws from them, so that the law of the
-statistic is known at any n. With features 1 the matrix of the pair problem is the kernel's, K, and the statistic of
-drawn labels is a sum of quadratic forms of K, one for each column of their features: one product serves many draws
-(`forms.by_forms`). Without a matrix between the labels a comparison of two labels takes the place of their products
-where the backend has it (`label_forms`). Where the features are no vectors each draw takes a sweep over the pairs
-(`_totals_of_targets`).
+Given the predictions, the labels of a calibrated model are independent draws from them, so the null distribution is
+known for every n. Where features are vectors, the statistic of drawn labels is a sum of quadratic forms of the kernel
+matrix K, one for each feature column, and one product with K serves many draws (`forms.by_forms`). Without a target
+kernel on labels, comparing two labels replaces the inner product if the backend supports it (`label_forms`). Where
+features are not vectors, each draw needs a sweep (`_totals_of_targets`).
 """
 
 from __future__ import annotations
@@ -44,29 +43,29 @@ from kcalib.inference.spectrum import limit_law
 from kcalib.inference.tail import Tail, beyond_draws, tilted_tail
 from kcalib.inference.task import Task
 
-# Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) take 20 times as long.
+# Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) are 20 times slower.
 NEGLIGIBLE = 1e-30
-FEWEST_COMPARED = 3  # classes: a comparison takes as long as two products
+FEWEST_COMPARED = 3  # classes; a comparison takes as long as two products
 LABELS_BYTES = TARGETS_BYTES = 2**27
 MOST_TILTED = 8
-TILTED_WORK, LINE_WORK = 4e10, 1.5e4  # multiply-adds for more tilted draws than draws; on a line, of a sample
-DRAW_COST, TARGET_COST = 500, 15  # of drawn features of a label, and of an entry with targets, in multiply-adds
+TILTED_WORK, LINE_WORK = 4e10, 1.5e4  # multiply-adds up to which tilted draws are multiplied; per sample on a line
+DRAW_COST, TARGET_COST = 500, 15  # multiply-adds for drawing features of a label; for an entry of H with targets
 
 
 @dataclass(frozen=True)
 class Exact(AllPairs):
-    """The law of the statistic by labels, or targets, drawn from the predictions.
+    """Test the SKCE by labels, or targets, drawn from the predictions.
 
     Valid for every number of samples and classes: given the predictions of a calibrated model, the labels are
-    independent draws from them, and so the law of n SKCE over all pairs is known. The p-value from R draws is
+    independent draws from them, so the null distribution of n SKCE over all pairs is known. The p-value from R draws is
     (1 + number of draws at least as large) / (1 + R).
 
-    If the statistic is above all draws, the p-value goes on below 1 / (1 + R): by the law of "spectrum" where there
-    are thousands of events and the draws do not contradict it. Where there are fewer, labels are drawn from
-    predictions that are tilted towards large statistics, and weighted by their likelihood ratios [2]_: valid at every
-    level and for every number of samples. Where these draws know too little of the tail, the law is taken if they do
-    not contradict it and there are a hundred events; else what they say is an upper limit. ``result.pvalue_from`` says
-    which of these gave the number, and ``result.null_law`` how well it is known.
+    If the statistic is above all draws, the p-value can be smaller than 1 / (1 + R). With thousands of events it comes
+    from the limit distribution of "spectrum", if the draws do not contradict it. With fewer events, labels are drawn
+    from predictions that are tilted towards large statistics, and weighted by likelihood ratios [2]_, which is valid at
+    every level and for every number of samples. If these draws do not resolve the tail, the limit distribution is used
+    if there are a hundred events and the draws do not contradict it; otherwise the result is an upper bound.
+    ``result.pvalue_from`` says which of these gave the p-value, and ``result.null_law`` how precise it is.
 
     Parameters
     ----------
@@ -75,11 +74,10 @@ class Exact(AllPairs):
 
     Notes
     -----
-    Time O(R n^2) for labels in host memory, O(R n^2 m) for others and with a target kernel between labels, about three
-    times as much if the statistic is above all draws; memory O(n m). For binary problems with exponential and Matern
-    kernels n^2 becomes n log n, and memory is 64 bytes a sample and thread more. For distributions with a target
-    kernel between targets each draw is a sweep over the pairs. The law given the predictions takes the place of that
-    of [1]_, theorem G.2, which is of large samples.
+    Time O(R n^2) for labels in host memory, O(R n^2 m) otherwise and with a target kernel on labels, about three times
+    as much if the statistic is above all draws; memory O(n m). For binary problems with exponential and Matern kernels
+    n^2 becomes n log n, and memory grows by 64 bytes per sample and thread. For distributions with a target kernel each
+    draw is a sweep over all pairs. The conditional null distribution replaces the asymptotic one of [1]_, theorem G.2.
 
     References
     ----------
@@ -130,7 +128,7 @@ class Exact(AllPairs):
 
 @singledispatch
 def _tail(data: Data, task: Task, count: int, seed: int) -> Tail | None:
-    """Tilted draws of the statistic; None where there is no way to them."""
+    """Return tilted draws of the statistic, or None if there are none for such data."""
     return None
 
 
@@ -149,20 +147,20 @@ def _(data: Classification, task: Task, count: int, seed: int) -> Tail | None:
 
 
 def _times(task: Task, count: int) -> int:
-    """Tilted draws for each draw: more where they take little time."""
+    """Return how many tilted draws to make for each draw: more where they are fast."""
     cost = LINE_WORK * task.n if task.backend.on_a_line else task.n**2 * task.packed.problem.left.features.shape[1]
     return max(1, min(MOST_TILTED, int(TILTED_WORK / (cost * count))))
 
 
 @singledispatch
 def _draws(data: Data, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
-    """What is drawn, in a word, and the statistics of the draws."""
+    """Return the word for what is drawn, and the statistics of the draws."""
     return "targets", _totals_of_targets(task, (data.draw(seed, r) for r in range(count)))
 
 
 @_draws.register
 def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
-    """Many draws of labels at a time."""
+    """Draw labels in batches."""
     p = _without_subnormal(arrays.to_compute_device(data.probabilities))
     on_a_line = _on_a_line(task, data)
     if on_a_line is not None:
@@ -177,7 +175,7 @@ def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.
 
 @singledispatch
 def draw_work(data: Data, task: Task) -> float:
-    """Return about how many multiply-adds the statistic of all pairs takes for a draw."""
+    """Return the approximate multiply-adds that the statistic over all pairs takes for each draw."""
     return TARGET_COST * task.n**2 / 2 * task.packed.problem.multiply_adds * task.backend.entry_cost
 
 
@@ -190,7 +188,7 @@ def _(data: Classification, task: Task) -> float:
 
 
 def replicate_totals(task: Task, count: int, seed: int, **drawn: DrawnCells) -> np.ndarray:
-    """Return sum_{i != j} H_ij of the observed targets, then of the draws that random features have."""
+    """Return sum_{i != j} H_ij of the observed targets, then of the targets that random features draw."""
     totals = _replicate_totals(task.data, task, count, seed, **drawn)
     observed = float(task.moments.total)
     totals[np.abs(totals - observed) <= observed - least_as_large(task)] = observed
@@ -222,7 +220,7 @@ def _(data: Classification, task: Task, count: int, seed: int, cells: DrawnCells
 def draw_counted_labels(
     data: Classification, count: int, seed: int, cells: DrawnCells, threads: int | None
 ) -> Iterator[Array]:
-    """Yield the labels of `data.draw(seed, b)` for each draw b, in batches, once the cells have counted them."""
+    """Yield batches of the labels of `data.draw(seed, b)`, after the cells have counted them."""
     at_once, first = max(1, LABELS_BYTES // (8 * data.n)), 0
     for labels in draw_replicate_batches(data.cumulative, count, seed, at_once=at_once, threads=threads):
         cells.add(first, data.probabilities, labels, data.sample_weight)
@@ -231,7 +229,7 @@ def draw_counted_labels(
 
 
 def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]) -> np.ndarray:
-    """Statistics of labels in batches of shape (n, draws)."""
+    """Return statistics of labels in batches of shape (n, draws)."""
     on_a_line = _on_a_line(task, data)
     if on_a_line is not None:
         return np.concatenate([on_a_line(np.ascontiguousarray(labels, dtype=np.int32)) for labels in batches])
@@ -255,14 +253,14 @@ def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]
 
 
 def _compares_labels(task: Task, data: Classification) -> bool:
-    """Whether statistics come from comparisons of labels: False where there is no such way, or no use of it."""
+    """Return whether comparing labels is supported and pays off."""
     if data.m < FEWEST_COMPARED or task.packed.target.root is not None:
         return False
     return task.kernel_backend.obstacle(LabelMatches(np.empty((0, 0), np.int32))) is None
 
 
 def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | BinaryDraws], np.ndarray] | None:
-    """What has the statistics of labels of two classes on a line; None where there is no such way."""
+    """Return a function from labels of two classes to statistics in one dimension, or None if unsupported."""
     p, backend = data.probabilities, task.kernel_backend
     labels = np.empty((0, 0), np.int32)
     if data.m != 2 or backend.obstacle(LabelMatches(labels, np.empty((0, 2, 1)))) is not None:
@@ -278,7 +276,7 @@ def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | Binar
 
 
 def _has_residuals_on_a_line(task: Task, data: Classification) -> bool:
-    """Whether residuals are (-r, r) to rounding of float64; what was rounded to float32 is on a line, too."""
+    """Return whether all residuals are (-r, r) up to rounding of float64, or were before rounding to float32."""
     if data.m != 2 or not task.backend.on_a_line:
         return False
     return off_line(arrays.to_compute_device(data.probabilities)) <= ON_THE_LINE
@@ -293,7 +291,7 @@ def _totals_of_targets(task: Task, draws: Iterator[Data]) -> np.ndarray:
     if task.packed.problem.target is not None:  # a sweep over the pairs for each
         backends = (task.backend_of(drawn.problem) for drawn in packed)
         return np.array([float(sweep_one(backend, Moments(rows=False, trace=False)).total) for backend in backends])
-    # Features are vectors, as of classes.
+    # Features are vectors, as for classes.
     rank = task.packed.problem.left.features.shape[1]
     at_once = draws_at_once(task.n, rank)
 

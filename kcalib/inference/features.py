@@ -1,8 +1,8 @@
-r"""The test of the SKCE by random features, for samples too many for all pairs.
+r"""The test of the SKCE by random features, in linear time for large samples.
 
-With k_F the kernel of a map of features, the statistic is n SKCE_uq under k_F, of all pairs, in linear time; its law
-under calibration comes from labels (or targets) drawn from the predictions, as in `exact`. k_F is a positive definite
-kernel as any other, and its frequencies know no label: the level is exact whatever their number.
+With k_F the kernel of a feature map, the statistic is n SKCE_uq under k_F over all pairs, in linear time. Its null
+distribution comes from labels (or targets) drawn from the predictions, as in `exact`. The frequencies do not depend on
+labels, so the test is exact for any number of them.
 """
 
 from __future__ import annotations
@@ -26,38 +26,37 @@ from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult
 
 N_RESAMPLES = 199
-# Draws with the observed labels are ties; the sums of these are added in another order.
+# Draws equal to the observed labels are ties, but their sums are added in another order.
 TIE = 1e-9
 
 
 @dataclass(frozen=True)
 class Features(CalibrationMethod):
-    r"""Drawn labels, or targets, with random features in place of the kernel: for many samples, in linear time.
+    r"""Test the SKCE by drawn labels, or targets, with random features in place of the kernel, in linear time.
 
-    Valid for every number of samples, classes and columns: features :math:`\phi` make a kernel
-    :math:`k_F(p, q) = \langle \phi(p), \phi(q) \rangle` that is positive definite as any other, and given the
-    predictions of a calibrated model the law of n SKCE over all pairs with this kernel is known. Their mean over seeds
-    is the given kernel. More columns see more: power grows towards that of all pairs, of which 64 columns have some
-    nine tenths. A fixed number of them does not see every miscalibration, however many the samples; the default grows.
+    Valid for every number of samples, classes and columns: features :math:`\phi` define a positive definite kernel
+    :math:`k_F(p, q) = \langle \phi(p), \phi(q) \rangle`, and given the predictions of a calibrated model the null
+    distribution of n SKCE over all pairs with this kernel is known. The mean of these kernels over seeds is the given
+    kernel. Power grows with the number of columns: 64 columns have about nine tenths of the power of all pairs. A fixed
+    number of columns misses some miscalibrations for every n; the default number grows with n.
 
     Parameters
     ----------
-    n_columns : int, optional
-        Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 60
-        times the eighth root of n, which is 256 for 100,000 samples.
+    Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 60 times
+    the eighth root of n, which is 256 for 100,000 samples.
     n_resamples : int
-        Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R); if none is,
-        that of the law of many samples (the law of "spectrum", with the kernel of the features) where draws do not
-        contradict it and there are thousands of events: ``result.pvalue_from`` says which.
+        Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R). If no draw is
+        as large, it comes from the limit distribution ("spectrum", with the kernel of the features), provided that
+        there are thousands of events and the draws do not contradict it: ``result.pvalue_from`` says which.
 
     Notes
     -----
-    Time O(n c (m + R)) for c columns, and n labels drawn R times; memory O(c m) for each of the draws that are made at
-    a time, beside the samples. The seed of the test decides frequencies and draws. `estimate` is unbiased for the SKCE
-    with the kernel of the features, and over seeds for that with the given kernel; `standard_error` is that of the
-    latter, features and samples together (`kcalib.skce` says how), and so are confidence intervals.
+    Time O(n c (m + R)) for c columns, and n R drawn labels; memory O(c m) for each draw computed at the same time,
+    besides the samples. The seed of the test determines frequencies and draws. `estimate` is unbiased for the SKCE with
+    the kernel of the features, and averaged over seeds for the SKCE with the given kernel; `standard_error` and
+    confidence intervals refer to the latter and include the variation of features and samples (see `kcalib.skce`).
     `features_standard_error` is the part of the features. Kernels that are not known to be positive definite have no
-    random features, and are refused. Random features are those of [1]_, with orthogonal directions [2]_.
+    random features, and are refused. The features are those of [1]_, with orthogonal directions [2]_.
 
     References
     ----------
@@ -126,8 +125,8 @@ def law_of_draws(
     events: Callable[[], float],
     law: Callable[[float], ChiSquareMixture | None],
 ) -> NullLaw:
-    """The p-value of a total from those of drawn targets, and beyond them from the law of many samples."""
-    # Both are differences of |S|^2, which is the sum of total and trace, and of the trace.
+    """Return the p-value of a total from the totals of drawn targets, and beyond them from the limit distribution."""
+    # Total and draws are differences of |S|^2 = total + trace and the trace.
     as_large = int(np.sum(drawn >= total - TIE * (abs(total) + trace)))
     pvalue = (1 + as_large) / (1 + len(drawn))
     null_law = NullLaw.of_draws(pvalue, description, drawn / (n - 1))

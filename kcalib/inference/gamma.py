@@ -1,4 +1,4 @@
-"""The test of all pairs by a gamma law; `blocks` has one for means of blocks."""
+"""The test of the SKCE over all pairs by a gamma distribution; `blocks` has one for means of blocks."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from kcalib.laws._law import log_sf_chi2
 
 @dataclass(frozen=True)
 class Gamma(AllPairs):
-    r"""The gamma law with the first moments of the statistic.
+    r"""Test the SKCE by the gamma distribution with the first moments of the statistic.
 
-    Under calibration n SKCE over all pairs has about the law of :math:`\sum_i l_i (Z_i^2 - 1)` (see `Spectrum`); a
-    gamma law, moved to mean 0, takes its place.
+    For a calibrated model n SKCE over all pairs is distributed approximately as :math:`\sum_i l_i (Z_i^2 - 1)` (see
+    `Spectrum`); a gamma distribution, shifted to mean 0, approximates it.
 
     Parameters
     ----------
     reference : {"conditional", "residuals"}
-        Whose law it is. "conditional": with its variance given the predictions, which is exact for labels and counts,
-        and its third cumulant :math:`8 \sum_i l_i^3` from a few products with the matrix of these l. No label counts.
-        "residuals", as published, with two moments of the residuals at hand: the mean of n times the biased SKCE, the
-        trace of H over n, and the variance :math:`2 \sum_{i \ne j} H_{ij}^2 / (n - 1)^2`. Where errors are rare it has
-        seen too few of them, and rejects calibrated models far too often.
+        "conditional": the variance given the predictions, exact for labels and counts, and the third cumulant :math:`8
+        \sum_i l_i^3` from a few products with the matrix of these l; labels are not used. "residuals", as published:
+        two moments of the observed residuals, the mean of n times the biased SKCE, which is the trace of H over n, and
+        the variance :math:`2 \sum_{i \ne j} H_{ij}^2 / (n - 1)^2`. Where errors are rare it rejects calibrated models
+        far too often.
 
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+        If the predictions leave too few events uncertain, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
-    Assumes that so many events decide the statistic that only their covariances count. Time: a few passes over the
-    pairs, O(n^2 m) each (for binary problems with exponential and Matern kernels O(n log n)), where predictions are
-    nearly certain, in float32, and for rows that sum to 1 but about, one of them with m (m + 1) / 2 features a sample
-    for up to 16 classes; memory O(n m). Nothing is random.
-    The gamma approximation of [1]_.
+    Assumes that so many events determine the statistic that only their covariances matter. Time: a few passes over the
+    pairs, O(n^2 m) each (O(n log n) for binary problems with exponential and Matern kernels). For predictions that are
+    nearly certain, in float32, or whose rows sum to 1 only approximately, one pass uses m (m + 1) / 2 features per
+    sample for up to 16 classes. Memory O(n m). Deterministic. The gamma approximation is that of [1]_.
 
     References
     ----------
@@ -95,10 +94,10 @@ class Gamma(AllPairs):
 
 
 def log_gamma_tail(x: float, variance: float, skewness: float) -> float:
-    """log P(X > x), X of a gamma law moved to mean 0; of skewness 0 the normal law."""
+    """Return log P(X > x) for X of a gamma distribution shifted to mean 0; normal if the skewness is 0."""
     if skewness < 1:
         return float(PearsonCurve(0.0, variance, skewness, 1.5 * skewness**2).logsf(x))
-    # Of few events skewness has no bound: by the tail of twice the gamma variable, of shape k, a chi-square one.
+    # With few events the skewness is unbounded: use the tail of twice the gamma variable, of shape k, a chi-square one.
     shape = 4 / skewness**2
     value = 2 * (shape + math.sqrt(shape) / math.sqrt(variance) * x)
     return log_sf_chi2(value, 2 * shape) if value > 0 else 0.0

@@ -1,7 +1,7 @@
 """Tests by random weights: the Arcones-Gine bootstrap, and multipliers.
 
-Each draw of the statistic is a quadratic form of the matrix H of all pairs; or, with multipliers given the predictions,
-of the kernel's matrix K, as `exact` has them.
+Each draw of the statistic is a quadratic form of H, or of the kernel matrix K for multipliers given the predictions, as
+in `exact`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,16 @@ from kcalib.inference.replicates import by_forms, draws_at_once
 from kcalib.inference.task import Task
 
 BATCH_BYTES = 2**26
-DRAWN_SETS = 8  # of targets whose residuals get multipliers
+DRAWN_SETS = 8  # sets of targets whose residuals are multiplied
 
 
 @dataclass(frozen=True)
 class Bootstrap(AllPairs):
-    r"""The law of the statistic by the bootstrap of degenerate U-statistics, as published.
+    r"""Test the SKCE by the bootstrap of degenerate U-statistics, as published.
 
-    With counts c of draws with replacement and H~, the matrix H minus its row and column means plus its mean, a draw
-    is :math:`c^T \tilde H c - c^T \mathrm{diag} \tilde H` [1]_, [2]_ (theorem G.2). Centring takes the spread of
-    large diagonal entries for variance of the statistic: with few samples of many classes this test rejects far too
-    rarely.
+    With counts c of draws with replacement and :math:`\tilde H`, the doubly centred matrix H, a draw is :math:`c^T
+    \tilde H c - c^T \mathrm{diag} \tilde H` [1]_, [2]_ (theorem G.2). Centring mistakes the spread of large diagonal
+    entries for variance of the statistic: with few samples of many classes this test rejects far too rarely.
 
     Parameters
     ----------
@@ -54,13 +53,13 @@ class Bootstrap(AllPairs):
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+        If the predictions leave too few events uncertain, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
-    The law is that of the residuals at hand, whatever the predictions: where errors are rare there is none to draw, and
-    calibrated models are rejected far too often. Time O(n^2 (m + R)), memory O(n m). The p-value is (1 + number of
-    draws at least as large) / (1 + R).
+    The null distribution uses the observed residuals, not the predictions: where errors are rare there are none to
+    resample, and calibrated models are rejected far too often. Time O(n^2 (m + R)), memory O(n m). The p-value is (1 +
+    number of draws at least as large) / (1 + R).
 
     References
     ----------
@@ -105,7 +104,7 @@ def _row_means(moments: MomentSums) -> Array:
 
 
 def _subtracted(moments: MomentSums) -> Array:
-    """The vector v with c^T H~ c - c^T diag H~ = c^T H c - c^T v + n^2 mean, for counts c, which sum to n."""
+    """Return v with c^T H~ c - c^T diag H~ = c^T H c - c^T v + n^2 mean, for counts c with sum n."""
     diagonal_entries, row_means = arrays.to_compute_device(moments.diagonal), _row_means(moments)
     mean = float(row_means.mean())
     return 2 * len(diagonal_entries) * row_means + (diagonal_entries - 2 * row_means + mean)
@@ -113,12 +112,12 @@ def _subtracted(moments: MomentSums) -> Array:
 
 @dataclass(frozen=True)
 class Multiplier(AllPairs):
-    r"""The law of the statistic by random multipliers.
+    r"""Test the SKCE by random multipliers.
 
     With a root L_i of the covariance :math:`V_i = \mathrm{diag}(p_i) - p_i p_i^\top` of the residual of sample i under
-    calibration, :math:`L_i = \mathrm{diag}(\sqrt{p_i}) - p_i \sqrt{p_i}^\top`, and independent multipliers
-    :math:`g_i \in \mathbb{R}^m` of mean 0 and variance 1 a draw is the statistic of residuals :math:`L_i g_i`. They
-    have the covariances that residuals of a calibrated model have, whatever the labels were.
+    calibration, :math:`L_i = \mathrm{diag}(\sqrt{p_i}) - p_i \sqrt{p_i}^\top`, and independent multipliers :math:`g_i
+    \in \mathbb{R}^m` of mean 0 and variance 1, a draw is the statistic of residuals :math:`L_i g_i`. They have the
+    covariances of the residuals of a calibrated model, and do not depend on the labels.
 
     Parameters
     ----------
@@ -127,21 +126,21 @@ class Multiplier(AllPairs):
     multipliers : {"rademacher", "gaussian"}
         1 or -1, or standard normal.
     reference : {"conditional", "residuals"}
-        Whose law it is. "conditional" is the one above, given the predictions; for distributions other than counts the
-        residuals of drawn targets get the multipliers. "residuals" multiplies the residuals at hand, as published: a
-        draw is :math:`\sum_{i \neq j} w_i w_j H_{ij}`. Where errors are rare they are too small, and calibrated models
-        are rejected far too often.
+        "conditional" is the definition above, given the predictions; for distributions other than counts the residuals
+        of drawn targets are multiplied. "residuals" multiplies the observed residuals, as published: a draw is
+        :math:`\sum_{i \neq j} w_i w_j H_{ij}`. Where errors are rare these residuals are too small, and calibrated
+        models are rejected far too often.
 
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+        If the predictions leave too few events uncertain, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
-    Assumes that so many events decide the statistic that only their covariances count. Time O(R n^2 m)
+    Assumes that so many events determine the statistic that only their covariances matter. Time O(R n^2 m)
     ("residuals": O(n^2 (m + R))), memory O(n m). The p-value is (1 + number of draws at least as large) / (1 + R). The
-    law is that of W21, remark B.2 [1]_, with weights in place of the eigenvalues.
+    null distribution is that of remark B.2 of [1]_, with weights in place of the eigenvalues.
 
     References
     ----------
@@ -192,7 +191,7 @@ class Multiplier(AllPairs):
         return from_draws(task, by_forms(task, features, rank), f"{description}, given the predictions")
 
     def _of_drawn_targets(self, task: Task, seed: int) -> np.ndarray:
-        """Draws with multipliers of the residuals of some sets of drawn targets."""
+        """Return draws that multiply the residuals of several sets of drawn targets."""
         count, sets = int(self.n_resamples), min(DRAWN_SETS, int(self.n_resamples))
         parts = []
         for r in range(sets):
@@ -204,7 +203,7 @@ class Multiplier(AllPairs):
 
 
 def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
-    """sum_{i != j} w_i w_j H_ij for each replicate of the weights."""
+    """Return sum_{i != j} w_i w_j H_ij for each replicate of the weights."""
     backend = task.backend_of(packed.problem)
     forms = arrays.to_host(quadratic_forms(backend, weights))
     diagonal_entries = arrays.to_compute_device(diagonal(packed.problem, backend.threads or 1))
@@ -214,7 +213,7 @@ def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
 
 
 def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: Task) -> Iterator[Array]:
-    """R^T L_i g_i, some draws at a time: as features, shape (n, draws * rank)."""
+    """Yield R^T L_i g_i of some draws at a time, as features of shape (n, draws * rank)."""
     p = arrays.to_compute_device(finite.probabilities)
     finite = replace(finite, probabilities=p)
     xp, (top, _, rest) = arrays.namespace(p), finite.parts
@@ -225,7 +224,7 @@ def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: T
         g = make_weights(p, weights, begin, end, threads=task.options.threads).reshape(n, m, end - begin)
         scaled = xp.sqrt(p)[:, :, None] * g
         of_top, of_others = (xp.where(mask[:, :, None], scaled, 0.0).sum(axis=1) for mask in (top, ~top))
-        # sqrt(p) g - p <sqrt(p), g>, in which nothing cancels where p is near 1.
+        # sqrt(p) g - p <sqrt(p), g> does not cancel for p near 1.
         at_top = of_top * rest - most * of_others
         residuals = xp.where(
             top[:, :, None], at_top[:, None, :], scaled - p[:, :, None] * (of_top + of_others)[:, None, :]
@@ -234,13 +233,13 @@ def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: T
 
 
 def _count_products(vector: Array, weights: Weights, threads: int | None) -> np.ndarray:
-    """`vector` times the counts, one for each replicate."""
+    """Return `vector` times the counts of each replicate."""
     if arrays.is_host(vector):
         return weights.products(vector, threads)
     return _products(vector, weights, threads, lambda counts: counts)
 
 
 def _products(vector: Array, weights: Weights, threads: int | None, of: Callable[[Array], Array]) -> np.ndarray:
-    """`vector` times `of` the weights, one for each replicate."""
+    """Return `vector` times `of` the weights of each replicate."""
     weight_batches = batches(vector, weights, BATCH_BYTES, threads=threads)
     return np.concatenate([arrays.to_host(linalg.matmul(vector, of(values))) for _, _, values in weight_batches])

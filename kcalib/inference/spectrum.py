@@ -1,7 +1,7 @@
-"""Tests by the limit law of the statistic: a sum of weighted chi-square variables, or a law with its moments.
+"""Tests by the limit distribution of the statistic, a weighted sum of chi-square variables, or by its moments.
 
-The weights are eigenvalues of a never-stored matrix, given the predictions (`conditional_spectrum`) or of the residuals
-at hand, which `eigenvalues` finds; `kcalib.laws` has the laws.
+The weights are eigenvalues (`eigenvalues`) of a matrix that is not stored: conditional on the predictions
+(`conditional_spectrum`), or of H of the observed residuals. `kcalib.laws` has the distributions.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from kcalib.inference.task import Task
 from kcalib.laws import ChiSquareMixture, PearsonCurve
 
 N_EIGENVALUES = 20
-STORED_UP_TO = 256  # rows of a matrix of which all eigenvalues are computed by default, stored
-# Changes of log p by the last product with H, of as many random vectors as there are columns, or of few beside those
-# started with; its error is mostly smaller then.
+STORED_UP_TO = 256  # rows of a matrix that is stored by default, with all its eigenvalues
+# Changes of log p by the last product with H: with as many random vectors as columns, or with fewer new vectors than
+# at the start. The error is usually smaller.
 SETTLED, SETTLED_NARROW = 0.01, 0.002
-EXPECTED = 0.001  # change that another product is expected to make
+EXPECTED = 0.001  # largest expected change by another product
 
 
 class Settled:
-    """Whether log p no longer changes: by the last product, or by what another is expected to add."""
+    """Whether log p has converged, by the change of the last product or the expected change of the next."""
 
     def __init__(self, log_pvalue: Callable[[Eigenvalues], float]) -> None:
         self._log_pvalue = log_pvalue
-        self.value: float | None = None  # the last one
+        self.value: float | None = None  # the last value
 
     def __call__(self, eigenvalues: Eigenvalues) -> bool:
         before, self.value = self.value, self._log_pvalue(eigenvalues)
@@ -48,18 +48,18 @@ class Settled:
 
 
 class ByEigenvalues(AllPairs):
-    """A law that eigenvalues of H determine: all of them, or leading ones and power sums of the others."""
+    """A null distribution determined by eigenvalues of H: all of them, or leading ones and power sums of the rest."""
 
-    # Fields of the methods, which have them in common.
+    # Fields that the methods share.
     n_eigenvalues: int | str | None
     max_memory: float | None
     reference: str
 
     is_random: ClassVar[bool] = False
-    description: ClassVar[str]  # of the law, before how many eigenvalues it has
+    description: ClassVar[str]  # of the distribution, before the number of eigenvalues
 
     def log_pvalue(self, task: Task, eigenvalues: Eigenvalues) -> float:
-        """The logarithm of the p-value of the statistic."""
+        """Return the logarithm of the p-value of the statistic."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class ByEigenvalues(AllPairs):
         return NullLaw(last, description, n_eigenvalues=len(eigenvalues.leading))
 
     def _count(self, size: int) -> int | None:
-        """The number of leading eigenvalues of a matrix of that size, None for all."""
+        """Return the number of leading eigenvalues of a matrix of that size, None for all."""
         if self.n_eigenvalues is None:
             return None if size <= STORED_UP_TO else N_EIGENVALUES
         return None if isinstance(self.n_eigenvalues, str) else int(self.n_eigenvalues)
@@ -112,39 +112,39 @@ class ByEigenvalues(AllPairs):
 
 @dataclass(frozen=True)
 class Spectrum(ByEigenvalues):
-    r"""The limit law of the statistic, a sum of chi-square variables weighted by eigenvalues.
+    r"""Test the SKCE by its limit distribution, a sum of chi-square variables weighted by eigenvalues.
 
-    Under calibration n SKCE over all pairs has, for many samples, about the law of :math:`\sum_i l_i (Z_i^2 - 1)`, Z
-    standard normal [1]_ (remark B.2), [2]_. Given the predictions l are the eigenvalues of the matrix with the blocks
-    :math:`L_i^T k_{ij} M L_j / (n - 1)`, i != j, for the covariances :math:`V_i = L_i L_i^T` of the residuals: their
-    sum of squares is half of the statistic's variance, exactly. For distributions they are those of H at targets
-    drawn from the predictions. The published form takes H of the residuals at hand, which may hold no errors where
-    these are rare: then it rejects calibrated models.
+    For a calibrated model and many samples, n SKCE over all pairs is distributed approximately as :math:`\sum_i l_i
+    (Z_i^2 - 1)`, Z standard normal [1]_ (remark B.2), [2]_. Given the predictions, l are the eigenvalues of the matrix
+    with the blocks :math:`L_i^T k_{ij} M L_j / (n - 1)`, i != j, for the covariances :math:`V_i = L_i L_i^T` of the
+    residuals: their sum of squares is exactly half of the variance of the statistic. For distributions l are the
+    eigenvalues of H with targets drawn from the predictions. The published form takes H of the observed residuals;
+    where errors are rare these may contain none, and calibrated models are rejected.
 
     Parameters
     ----------
     n_eigenvalues : int or "all", optional
-        Largest number of leading eigenvalues, 1..n, which a block Krylov method finds; a chi-square variable with the
-        variance of the others (exact) and their third cumulant (estimated) stands for these. Products with H
-        are added until the p-value changes by less than 1 %, mostly two; in float32. "all": those of
-        a stored matrix. Default: all of a matrix of up to 256 rows, else 20.
+        Largest number of leading eigenvalues, 1..n, found by a block Krylov method in float32. One chi-square variable
+        stands for the other eigenvalues, with their variance (exact) and third cumulant (estimated). Products with H
+        are added until the p-value changes by less than 1 %, usually two. "all": the eigenvalues of a stored matrix.
+        Default: all up to 256 rows, else 20.
     max_memory : float, optional
-        Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
+        Bytes that all eigenvalues may take; excludes a number of eigenvalues. Default: available memory.
     reference : {"conditional", "residuals"}
-        The law given the predictions, or the published one of the residuals at hand.
+        Conditional on the predictions, or as published, with the observed residuals.
 
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+        If the predictions leave too few events uncertain, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
-    Time: 3 to 12 passes over the pairs, O(n^2 m) each with 8 to 20 products, mostly 3 with m + 4 (for binary problems
-    with exponential and Matern kernels O(n log n)), memory O(16 n m). All
-    eigenvalues, n m of m > 2 classes given the predictions, n otherwise: time cubic in their number, memory 16 bytes
-    times its square. Nothing is random: targets are drawn with a fixed seed, which `null_law` names. In the far tail
-    the law of few rare events is not that of normal variables: "exact" is right there.
+    Time: 3 to 12 passes over the pairs, O(n^2 m) each with 8 to 20 products, usually 3 with m + 4 products (O(n log n)
+    for binary problems with exponential and Matern kernels); memory O(16 n m). All eigenvalues, which are n m for m > 2
+    classes given the predictions and n otherwise, take time cubic in their number and 16 bytes times its square. The
+    test is deterministic: targets are drawn with a fixed seed, which `null_law` names. With few rare events the far
+    tail is not accurate; use "exact".
 
     References
     ----------
@@ -177,7 +177,7 @@ class Spectrum(ByEigenvalues):
 
 
 def limit_law(implicit: ImplicitMatrix, statistic: float, copies: int = 1) -> ChiSquareMixture:
-    """Return the law of n SKCE for many samples, its mean not subtracted; with `copies` that of a mean of so many."""
+    """Return the limit distribution of n SKCE plus its mean; with `copies`, of a mean of that many statistics."""
     if implicit.size <= STORED_UP_TO:
         return _of_mean(full_spectrum(implicit).law(), copies)
 
@@ -198,29 +198,28 @@ def _of_mean(law: ChiSquareMixture, copies: int) -> ChiSquareMixture:
 
 @dataclass(frozen=True)
 class Pearson(ByEigenvalues):
-    r"""The Pearson curve with the four moments of the statistic's limit law.
+    r"""Test the SKCE by the Pearson curve with the first four moments of the limit distribution.
 
     The moments of :math:`\sum_i l_i (Z_i^2 - 1)` (see `Spectrum`) are power sums of the eigenvalues l; the p-value is
-    the tail of the curve of Pearson's system that has them.
+    the tail of the curve of Pearson's system with these moments.
 
     Parameters
     ----------
     n_eigenvalues : int or "all", optional
-        Largest number of leading eigenvalues, 1..n, by default 20, or "all", the default up to 256; as in
-        `Spectrum`.
+        Largest number of leading eigenvalues, 1..n, by default 20, or "all", the default up to 256; as in `Spectrum`.
     max_memory : float, optional
-        Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
+        Bytes that all eigenvalues may take; excludes a number of eigenvalues. Default: available memory.
     reference : {"conditional", "residuals"}
-        The law given the predictions, or the published one of the residuals at hand; as in `Spectrum`.
+        Conditional on the predictions, or as published, with the observed residuals; as in `Spectrum`.
 
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+        If the predictions leave too few events uncertain, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
-    Time and memory as `Spectrum`; nothing is random. The curve of [1]_ with the moments of [2]_, remark B.2.
+    Time and memory as `Spectrum`; deterministic. The curve of [1]_ with the moments of [2]_, remark B.2.
 
     References
     ----------

@@ -1,10 +1,9 @@
-"""Recalibration: functions that repair predictions, fitted on labelled ones.
+"""Recalibration: maps from predictions to calibrated predictions, fitted to labelled ones.
 
-`TemperatureScaling` finds the temperature T on labelled predictions and then scales other predictions with it: their
-densities, or probabilities, become proportional to p^(1/T) with respect to a reference measure (Widmann et al. 2021,
-appendix F). The others are for class probabilities, or for distributions.
+`TemperatureScaling` makes densities, or probabilities, proportional to p^(1/T) with respect to a reference measure
+(Widmann et al. 2021, appendix F). The other classes are for class probabilities, or for distributions.
 
-Every class derives from `Recalibrator` and has a file of its name; `choose` takes the best one by a proper score.
+Each class derives from `Recalibrator` and has its own module; `choose` selects the best one by a proper score.
 """
 
 from kcalib._backend.warnings import TemperatureBoundWarning

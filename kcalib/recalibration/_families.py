@@ -1,4 +1,4 @@
-"""Predictions at another temperature, for each family of distributions that is closed under temperature scaling."""
+"""Temperature scaling of each family of distributions that is closed under it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcalib.distributions import Beta, Dirichlet, Distribution, Laplace, Multiva
 
 @functools.singledispatch
 def temper(prediction: Distribution, temperature: float) -> Distribution:
-    """Return the distributions at a temperature, where that does not lead out of their family."""
+    """Return the distributions at a temperature, for families that are closed under temperature scaling."""
     raise TypeError(not_closed(prediction))
 
 

@@ -1,7 +1,7 @@
-"""The likelihood of labels and of targets as a function of the temperature, for each kind of prediction.
+"""The likelihood of labels and targets as a function of the temperature, for each kind of prediction.
 
-`of_labels` is that of class probabilities, `likelihood_of` that of each family of distributions; both give a
-`Likelihood`, which `_search.highest` takes.
+`of_labels` is for class probabilities, `likelihood_of` for families of distributions; both return a `Likelihood`, the
+input of `_search.highest`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from kcalib.distributions import Beta, Dirichlet, Distribution, Laplace, Multiva
 from kcalib.distributions._saddle_point import deviance, stirling_error
 from kcalib.recalibration._families import not_closed
 
-STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are looked at at once
+STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities in a chunk
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """The negative log-likelihood of each sample, constant - beta observed + cumulant(beta), beta = 1 / T."""
+    """The negative log-likelihood of each sample: constant - beta observed + cumulant(beta), beta = 1 / T."""
 
     observed: Array  # log p(y) with respect to the reference measure, up to a constant; shape: (n,)
-    constant: Array  # what makes it the negative log-likelihood of y itself, shape: (n,)
+    constant: Array  # so that the sum is the negative log-likelihood of y, shape: (n,)
     # beta -> log of the integral of p^beta, and its two derivatives: mean and variance of log p(Z) of Z ~ q; (n,) each
     cumulant: Callable[[float], tuple[Array, Array, Array]]
     weight: Array  # shape: (n,)
-    # cumulant(beta) = -shape log(beta), so that the optimum is sum(-observed) / sum(shape); None if it is another
+    # If cumulant(beta) = -shape log(beta), the optimum is sum(-observed) / sum(shape); otherwise None.
     shape: Array | None = None
 
     def at(self, beta: float) -> tuple[float, float, float]:
-        """The weighted mean and its derivatives."""
+        """Return the weighted mean and its derivatives."""
         value, slope, curvature = self.cumulant(beta)
         xp = arrays.namespace(self.weight)
         total = xp.sum(self.weight)
@@ -48,17 +48,17 @@ class Likelihood:
         return mean, first, second
 
     def spread(self, beta: float) -> float:
-        """Sum of squares of the terms of the sum that the first derivative is, with its n - 1 for n."""
+        """Return the sum of squared terms of the first derivative, times n / (n - 1)."""
         scores = self.weight / self.weight.sum() * (self.cumulant(beta)[1] - self.observed)
         n = int((self.weight != 0).sum())
         return float(scores @ scores) * n / (n - 1)
 
 
 def of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
-    """Labels with a weight have a finite logit."""
+    """Return the likelihood of labels; those with a weight have a finite logit."""
     xp = arrays.namespace(logits)
     observed = logits[xp.arange(len(labels)), labels]
-    logits = xp.maximum(logits, -1e150)  # whose products with probabilities of 0 are 0
+    logits = xp.maximum(logits, -1e150)  # so that products with probabilities of 0 are 0
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
         rows = max(1, (STRIP if arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])
@@ -66,13 +66,13 @@ def of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
         value, slope, curvature = (xp.concat(part) for part in zip(*parts, strict=True))
         return value, slope, curvature
 
-    # What is left of labels with the probability 0 has no weight.
+    # Labels with probability 0 that remain have no weight.
     observed = xp.where(xp.isfinite(observed), observed, 0.0)
     return Likelihood(observed, xp.zeros_like(observed), cumulant, weight)
 
 
 def _log_partition(logits: Array, beta: float) -> tuple[Array, Array, Array]:
-    """log sum exp(beta l), and mean and variance of l under the softmax; the highest l of each row is 0."""
+    """Return log sum exp(beta l), and mean and variance of l under the softmax; the largest l of each row is 0."""
     xp = arrays.namespace(logits)
     powers = xp.exp(beta * logits)
     sums = powers.sum(axis=1)
@@ -82,7 +82,7 @@ def _log_partition(logits: Array, beta: float) -> tuple[Array, Array, Array]:
 
 
 def _row_sums(*factors: Array) -> Array:
-    """Sums of products along the rows, shape (n,)."""
+    """Return sums of products along the rows, shape (n,)."""
     if arrays.is_host(factors[0]):
         return np.einsum(",".join(["ij"] * len(factors)) + "->i", *factors)
     return functools.reduce(operator.mul, factors).sum(axis=1)
@@ -90,7 +90,7 @@ def _row_sums(*factors: Array) -> Array:
 
 @functools.singledispatch
 def likelihood_of(prediction: Distribution, y: Array, weight: Array) -> Likelihood:
-    """The likelihood of targets, shape (n, d), as a function of the temperature."""
+    """Return the likelihood of targets, shape (n, d), as a function of the temperature."""
     raise TypeError(not_closed(prediction))
 
 
@@ -142,7 +142,7 @@ def _(prediction: Dirichlet, y: Array, weight: np.ndarray) -> Likelihood:
 
 
 def _of_energies(prediction: Any, y: Array, energy: Array, shape: Any, weight: Array) -> Likelihood:
-    """Densities proportional to beta^shape exp(-beta energy) with respect to Lebesgue measure."""
+    """Return the likelihood of Lebesgue densities proportional to beta^shape exp(-beta energy)."""
     xp = arrays.namespace(energy)
     shape = xp.zeros_like(energy) + shape
 
@@ -155,7 +155,7 @@ def _of_energies(prediction: Any, y: Array, energy: Array, shape: Any, weight: A
 
 
 def _of_shares(alpha: Array, y: Array, weight: Array) -> Likelihood:
-    """Dirichlet densities, in forms without differences of large terms."""
+    """Return the likelihood of Dirichlet densities, without differences of large terms."""
     reject(
         y,
         y <= 0,
@@ -168,7 +168,7 @@ def _of_shares(alpha: Array, y: Array, weight: Array) -> Likelihood:
     observed = -deviance(alpha, total * y, alpha - total * y).sum(axis=1)
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
-        # The sums over entries less those of the total. The terms beta sum(alpha log(alpha / total)) are in `observed`.
+        # Sums over entries minus those of the total. The terms beta sum(alpha log(alpha / total)) are in `observed`.
         values, slopes, curvatures = (
             of_entries.sum(axis=1) - of_total[:, 0]
             for of_entries, of_total in zip(_log_gamma(beta * alpha), _log_gamma(beta * total), strict=True)
@@ -179,7 +179,7 @@ def _of_shares(alpha: Array, y: Array, weight: Array) -> Likelihood:
 
 
 def _log_gamma(x: Array) -> tuple[Array, Array, Array]:
-    """g(x) = log Gamma(x) - x log(x) + x, x g'(x) and x^2 g''(x)."""
+    """Return g(x) = log Gamma(x) - x log(x) + x, x g'(x) and x^2 g''(x)."""
     xp = arrays.namespace(x)
     r = 1 / xp.maximum(x, 30.0)
     s = r * r

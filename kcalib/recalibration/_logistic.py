@@ -1,4 +1,4 @@
-"""Logistic regression of each class against all others on a few features: Platt scaling and beta calibration."""
+"""One-vs-rest logistic regression on a few features: Platt scaling and beta calibration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kcalib.solvers.logistic import Minimum, Regression, invert, minimise
 
 
 class LogisticEach(OneVsRest):
-    """A logistic regression for each class against all others; subclasses say on what."""
+    """Base class of a logistic regression for each class against all others; subclasses choose the features."""
 
     _takes_logarithms = True
-    _coefficients: ClassVar[tuple[str, ...]]  # what the fit calls them, the intercept last
-    _bounded: ClassVar[int]  # so many first coefficients are at least 0
+    _coefficients: ClassVar[tuple[str, ...]]  # their names as attributes, the intercept last
+    _bounded: ClassVar[int]  # number of leading coefficients that are at least 0
 
     def __init__(self, *, smoothing: bool = True, floor: float = FLOOR) -> None:
         self.smoothing = smoothing
@@ -27,7 +27,7 @@ class LogisticEach(OneVsRest):
 
     @abstractmethod
     def _features(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, ...]:
-        """Return what is multiplied by the slopes, shape (n, columns) each."""
+        """Return the features, shape (n, columns) each."""
 
     def _check_parameters(self) -> None:
         check_flag("smoothing", self.smoothing)
@@ -36,7 +36,7 @@ class LogisticEach(OneVsRest):
         hits = samples.labels == np.array(columns)[:, None]
         features = tuple(values.T for values in self._features(samples, columns))
         identity = np.tile([1.0] * len(features) + [0.0], (len(columns), 1))
-        # Where all predictions are equal there is no slope, and 1 is taken.
+        # If all predictions are equal the slope is unidentified; use 1.
         free = np.stack([np.any(values != values[:, :1], axis=1) for values in features] + [identity[:, 0] > 0], axis=1)
         targets = _smooth_targets(hits, samples.weight) if self.smoothing else hits.astype(np.float64)
         regression = Regression(
@@ -73,7 +73,7 @@ class LogisticEach(OneVsRest):
 
 @one_blas_thread()
 def _minimise_bounded(regression: Regression, n_bounded: int, start: np.ndarray | None) -> Minimum:
-    """Return the lowest point with the first slopes at least 0, and leave those that are above 0 in `free`."""
+    """Return the minimum with the first slopes at least 0, with the positive ones marked in `free`."""
     free, n_iterations = np.broadcast_to(regression.free, regression.identity.shape), 0
     is_bounded = free & (np.arange(free.shape[1]) < n_bounded)
     fixed = is_bounded & (False if start is None else start <= 0)
@@ -93,7 +93,7 @@ def _minimise_bounded(regression: Regression, n_bounded: int, start: np.ndarray 
 
 
 def _standard_errors(regression: Regression, parameters: np.ndarray) -> np.ndarray:
-    """Return those of each class by the sandwich of Huber and White; 0 at a bound, infinite where nothing tells."""
+    """Return sandwich (Huber-White) standard errors of each class; 0 at a bound, infinite if not identified."""
     n, errors = regression.n, np.zeros(parameters.shape)
     blocks = zip(regression.blocks(), regression.probabilities(parameters), strict=True)
     spreads = regression.second_moments([regression.residuals(q, rows) ** 2 for rows, q in blocks]) / max(1, n - 1)
@@ -106,6 +106,6 @@ def _standard_errors(regression: Regression, parameters: np.ndarray) -> np.ndarr
 
 
 def _smooth_targets(hits: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return Platt's targets: what one more sample of either kind would make of the frequencies of 0 and 1."""
+    """Return Platt's targets: the frequencies of 0 and 1 after adding one sample of each."""
     positive, negative = (hits @ weight)[:, None], (~hits @ weight)[:, None]
     return np.where(hits, (positive + 1) / (positive + 2), 1 / (negative + 2))

@@ -1,8 +1,8 @@
-"""What all recalibrators share: parameters, three methods, checked predictions in, predictions of the same kind out.
+"""Base classes of recalibrators: parameters, fit, transform, checks of the input, output of the same kind.
 
-`Recalibrator` is the protocol. `ClassRecalibrator` is its half for class probabilities: it checks, and asks a subclass
-for `_fit` and `_transform`, which see `ClassSamples`, NumPy arrays of float64 alone. Below it `OneVsRest` is for
-methods of binary problems, which see one column at a time.
+`Recalibrator` is the protocol. `ClassRecalibrator`, for class probabilities, checks the input and calls `_fit` and
+`_transform` of a subclass with `ClassSamples`, which are NumPy arrays of float64. Its subclass `OneVsRest` is for
+binary methods, which handle one column at a time.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ FLOOR, SMALLEST_FLOOR, SMALLEST_FLOAT = 1e-7, 1e-300, 5e-324
 
 
 class SeparationWarning(UserWarning):
-    """The predictions separate the classes of the fit: the likelihood grows up to certainty, and has no maximum."""
+    """The predictions separate the classes of the fit: the likelihood has no maximum, as it grows towards certainty."""
 
 
 class Recalibrator(Parametrised, ABC):
-    """What repairs predictions: fitted to labelled ones, it transforms others; the base of all recalibrators.
+    """Base class of all recalibrators: fitted to labelled predictions, they transform other predictions.
 
-    Parameters are the arguments of the constructor, stored as they are and checked by `fit`, as in scikit-learn: there
-    are `get_params`, `set_params` and `clone`. Names of what was fitted end in ``_``.
+    Parameters are the arguments of the constructor, stored unchanged and checked by `fit`, as in scikit-learn: there
+    are `get_params`, `set_params` and `clone`. Names of fitted attributes end in ``_``.
 
     Attributes
     ----------
     n_samples_ : int
-        Samples of the fit.
+        Number of samples of the fit.
     family_ : str
-        What was fitted; `transform` takes the same.
+        The kind of predictions that were fitted; `transform` takes the same kind.
     classes_, columns_ : tuple
-        Of class probabilities, the class of each column of the fit, and the names of the columns where they have some:
-        `transform` takes frames with these names in any order.
+        For class probabilities: the class of each column of the fit, and the column names, if any. `transform` takes
+        frames with these names in any order.
     """
 
     n_samples_: int
@@ -63,7 +63,7 @@ class Recalibrator(Parametrised, ABC):
     def fit(
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> Self:
-        """Fit to labelled predictions, which should not be those of the model's training.
+        """Fit to labelled predictions, which should not be those of the training set.
 
         Parameters
         ----------
@@ -75,45 +75,45 @@ class Recalibrator(Parametrised, ABC):
             Non-negative weights.
         classes : array_like, shape (m,), optional
             The label of each column of `y_pred`, as in `kcalib.skce`.
-        from_logits : bool
+        Whether `y_pred` holds logits. They are used directly, without rounding by a softmax.
             `y_pred` holds logits. They are taken as they are, without the rounding of a softmax.
 
         Returns
         -------
         Recalibrator
-            Itself.
+            The fitted object itself.
 
         Raises
         ------
         TypeError, ValueError
-            As `kcalib.skce`, and if a parameter is wrong.
+            As `kcalib.skce`; if a parameter is invalid.
         """
 
     @abstractmethod
     def transform(self, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
-        """Repaired predictions.
+        """Recalibrate predictions.
 
         Parameters
         ----------
         y_pred : array_like or Distribution
-            Predictions of the kind that was fitted; frames whose columns are named as those of the fit, or after the
-            classes, in any order.
+            Predictions of the kind that was fitted. Columns of frames may be in any order if they are named as in the
+            fit, or after the classes.
         classes : array_like, shape (m,), optional
-            The class of each column of an array; default those of the fit, in their order.
+            The class of each column of an array; by default those of the fit, in their order.
         from_logits : bool
-            `y_pred` holds logits.
+            Whether `y_pred` holds logits.
 
         Returns
         -------
         array or Distribution
-            Class probabilities of the same shape and floating point type, their columns in the order of `y_pred`, in
-            the same array library on the same device (float32 if JAX has no 64-bit floats); NumPy arrays for lists,
-            data frames and Dask arrays.
+            Class probabilities with the shape, floating point type and column order of `y_pred`, in the same array
+            library on the same device (float32 if JAX has no 64-bit floats); NumPy arrays for lists, data frames and
+            Dask arrays.
 
         Raises
         ------
         TypeError, ValueError
-            As `kcalib.skce` for its `y_pred`; ValueError if nothing was fitted yet, or something else.
+            As `kcalib.skce` for its `y_pred`; ValueError if the object is not fitted, or was fitted to another kind.
         """
 
     def fit_transform(
@@ -129,17 +129,17 @@ class Recalibrator(Parametrised, ABC):
         Returns
         -------
         array or Distribution
-            As `transform`. Measures of these predictions on these labels are optimistic.
+            As `transform`. Evaluating these predictions on the same labels is optimistic.
         """
         self.fit(y_true, y_pred, sample_weight=sample_weight, classes=classes, from_logits=from_logits)
         return self.transform(y_pred, classes=classes, from_logits=from_logits)
 
     def _set_classes(self, data: Any, y_pred: Any) -> None:
-        """Keep which column of the fit is which class."""
+        """Store the class of each column of the fit."""
         self.classes_, self.columns_ = data.class_names, column_names(y_pred, data.m)
 
     def _match_columns(self, y_pred: Any, m: int, names: Any = None) -> tuple[int, ...] | None:
-        """Return the class of each column by name; None where they are in the order of the fit."""
+        """Return the class of each column by name, or None if they are in the order of the fit."""
         columns = column_names(y_pred, m) if names is None else tuple(names)
         places = match_columns(columns, self.columns_, self.classes_)
         is_silent = names is not None and places is None and columns != self.columns_
@@ -164,11 +164,11 @@ class Recalibrator(Parametrised, ABC):
 class ClassSamples:
     """Checked class probabilities with their labels and weights, float64 on the host."""
 
-    probabilities: np.ndarray  # as they are, so that equal ones stay so, shape: (n, m)
+    probabilities: np.ndarray  # unchanged, so that ties stay ties, shape: (n, m)
     labels: np.ndarray  # int64, 0..m-1, shape: (n,)
-    weight: np.ndarray  # of fits positive with the mean 1, shape: (n,)
-    logits: np.ndarray | None  # as the user gave them, with one column for each class, shape: (n, m)
-    whole: ClassSamples | None = None  # of which these are `rows`, so that logarithms are computed once
+    weight: np.ndarray  # in a fit positive with mean 1, shape: (n,)
+    logits: np.ndarray | None  # as given, with one column for each class, shape: (n, m)
+    whole: ClassSamples | None = None  # all samples, if these are some `rows`: logarithms are computed once
     rows: np.ndarray | None = None
 
     @classmethod
@@ -182,12 +182,12 @@ class ClassSamples:
         return cls(p, labels, weight, two_columns(y_pred) if from_logits else None)
 
     def take(self, rows: np.ndarray) -> ClassSamples:
-        """Return some of the samples."""
+        """Return a subset of the samples."""
         logits = None if self.logits is None else self.logits[rows]
         return ClassSamples(self.probabilities[rows], self.labels[rows], self.weight[rows], logits, self, rows)
 
     def used(self) -> ClassSamples:
-        """Return the samples whose weight is not 0 beside that of others, with weights of the mean 1."""
+        """Return the samples with a non-negligible weight, with weights of mean 1."""
         part = self.take(np.flatnonzero(self.weight / self.weight.max() > 0))
         return replace(part, weight=part.weight / part.weight.mean())
 
@@ -203,12 +203,12 @@ class ClassSamples:
 
     @property
     def scores(self) -> np.ndarray:
-        """Logits as they were given, or the logarithms of probabilities, shape (n, m)."""
+        """Logits as given, or the logarithms of probabilities, shape (n, m)."""
         return self.log_probabilities if self.logits is None else self.logits
 
     @cached_property
     def log_probabilities(self) -> np.ndarray:
-        """Logarithms of the probabilities, of logits without the rounding of a softmax, shape (n, m)."""
+        """Logarithms of the probabilities, for logits without rounding by a softmax, shape (n, m)."""
         if self.whole is not None:
             return self.whole.log_probabilities[self.rows]
         if self.logits is None:
@@ -219,7 +219,7 @@ class ClassSamples:
 
     @cached_property
     def log_complements(self) -> np.ndarray:
-        """log(1 - p) of each class: above 1/2 from the sum of the others, as 1 - p would lose digits, shape (n, m)."""
+        """log(1 - p) of each class, shape (n, m); above 1/2 from the sum of the others, which keeps precision."""
         if self.whole is not None:
             return self.whole.log_complements[self.rows]
         p, logs = np.exp(self.log_probabilities), self.log_probabilities
@@ -235,11 +235,11 @@ class ClassSamples:
 
     @property
     def zeros(self) -> np.ndarray:
-        """Where probabilities are 0: in log space below the sizes that can be squared, as masks of logits are."""
+        """Mask of probabilities of 0, including logits that are too low to be squared, such as masks."""
         return np.asarray(self.log_probabilities < -LARGEST_POINT)
 
     def with_floor(self, floor: float | None) -> ClassSamples:
-        """Return the samples with smaller probabilities raised to the floor; with None zeros alone, to 5e-324."""
+        """Return the samples with smaller probabilities raised to the floor; if None, zeros only, to 5e-324."""
         lowest = math.log(SMALLEST_FLOAT if floor is None else floor)
         is_low = self.zeros if floor is None else self.log_probabilities < lowest
         if not is_low.any():
@@ -255,10 +255,10 @@ class ClassSamples:
 class ClassRecalibrator(Recalibrator):
     """Base class of recalibrators of class probabilities."""
 
-    _takes_logarithms: ClassVar[bool] = False  # has a parameter `floor`, and attribute `floor_`
+    _takes_logarithms: ClassVar[bool] = False  # has the parameter `floor` and the attribute `floor_`
     floor: float
     floor_: float | None
-    _near: tuple[tuple[int, Any], ...] = ()  # fits to much the same samples: a fit begins at this sum of them
+    _near: tuple[tuple[int, Any], ...] = ()  # fits to overlapping samples: a fit starts at this combination of them
 
     @on_their_gpu
     def fit(
@@ -299,9 +299,9 @@ class ClassRecalibrator(Recalibrator):
     def _prepare_unlabelled(
         self, y_pred: Any, from_logits: bool, names: Any = None
     ) -> tuple[Classification, ClassSamples, tuple[int, ...] | None]:
-        """Return checked predictions to transform, and the same as samples with columns in the order of the fit.
+        """Return checked predictions to transform, the same as samples in the column order of the fit, and that order.
 
-        The labels are 0. At last the class of each column, None where they are in this order.
+        The labels are 0. The order has the class of each column, or is None if it is that of the fit.
         """
         self._check_no_distribution(y_pred)
         data = prepare_unlabelled(y_pred, from_logits)
@@ -319,7 +319,7 @@ class ClassRecalibrator(Recalibrator):
         return ClassSamples.of(data, y_pred, from_logits)
 
     def _raise_zeros(self, samples: ClassSamples) -> ClassSamples:
-        """Return the samples with finite logarithms of probabilities, and set `floor_`."""
+        """Return the samples with finite log-probabilities, and set `floor_`."""
         floor = check_floor(self.floor)
         zero = samples.zeros
         self.floor_ = None
@@ -335,7 +335,7 @@ class ClassRecalibrator(Recalibrator):
         return samples.with_floor(floor)
 
     def _start(self) -> np.ndarray | None:
-        """Return the parameters from which a fit begins; None: it finds some."""
+        """Return the start parameters of a fit, or None for the default."""
         return sum(factor * fitted._parameters() for factor, fitted in self._near) if self._near else None
 
     def _check_no_distribution(self, y_pred: Any) -> None:
@@ -348,7 +348,7 @@ class ClassRecalibrator(Recalibrator):
 
     @abstractmethod
     def _check_parameters(self) -> None:
-        """Raise for wrong parameters, all but `floor`."""
+        """Raise for invalid parameters, except `floor`."""
 
     @abstractmethod
     def _fit(self, samples: ClassSamples) -> None:
@@ -356,11 +356,11 @@ class ClassRecalibrator(Recalibrator):
 
     @abstractmethod
     def _transform(self, samples: ClassSamples) -> np.ndarray:
-        """Return the repaired probabilities, shape (n, m)."""
+        """Return the recalibrated probabilities, shape (n, m)."""
 
 
 class OneVsRest(ClassRecalibrator):
-    """Base class that fits a binary problem for each class against all others, of two classes for the second alone."""
+    """Base class that fits a binary problem for each class against all others; of two classes, for the second."""
 
     @abstractmethod
     def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
@@ -368,7 +368,7 @@ class OneVsRest(ClassRecalibrator):
 
     @abstractmethod
     def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the probabilities of these classes, and of all but these, shape (n, columns)."""
+        """Return the probabilities of these classes, and of their complements, shape (n, columns)."""
 
     def _fit(self, samples: ClassSamples) -> None:
         self._fit_columns(samples, columns_of(samples.m))
@@ -379,7 +379,7 @@ class OneVsRest(ClassRecalibrator):
 
 
 def columns_of(m: int) -> list[int]:
-    """Return the classes that have a binary problem each."""
+    """Return the classes with a binary problem."""
     return [1] if m == 2 else list(range(m))
 
 
@@ -390,7 +390,7 @@ def normalise_rows(scores: np.ndarray) -> np.ndarray:
 
 
 def two_columns(y_pred: Any) -> np.ndarray:
-    """Return logits of all classes on the host, float64; of one column the first class has the logit 0."""
+    """Return logits of all classes on the host, float64; a single column gets a first column of 0."""
     logits = arrays.to_compute_device(arrays.as_array(y_pred, "y_pred"), np.float64)
     if logits.ndim == 1 or logits.shape[1] == 1:
         second = logits.reshape(-1)
@@ -399,7 +399,7 @@ def two_columns(y_pred: Any) -> np.ndarray:
 
 
 def family_of_classes(m: int) -> str:
-    """Return what class probabilities predict, for comparison and for messages."""
+    """Return a description of class probabilities, for comparisons and messages."""
     return f"probabilities of {m} classes"
 
 
@@ -413,7 +413,7 @@ def unwrap_categorical(y_pred: Categorical, classes: Any, from_logits: bool) -> 
 
 
 def prepare_unlabelled(y_pred: Any, from_logits: bool) -> Classification:
-    """Return checked predictions with the label 0 each."""
+    """Return checked predictions, all with the label 0."""
     array = arrays.as_array(y_pred, "y_pred")
     labels = np.zeros(array.shape[0] if array.ndim else 0, dtype=np.int64)
     return prepare_labels(labels, y_pred, from_logits=from_logits, classes=Classes((), POSITION))
@@ -435,7 +435,7 @@ def restore_like(q: Array, y_pred: Any) -> Array:
 
 
 def check_number(name: str, value: Any, low: float, high: float, example: str) -> float:
-    """Return a parameter that is a number, checked; the example says what else it may be."""
+    """Return a numeric parameter after checking it; `example` is a valid value for the message."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"`{name}` is {value!r}, expected a number, such as {example}")
     if not low <= value <= high:
@@ -444,17 +444,17 @@ def check_number(name: str, value: Any, low: float, high: float, example: str) -
 
 
 def check_floor(floor: Any, example: str = "1e-7") -> float:
-    """Return the parameter `floor`, checked."""
+    """Return the parameter `floor` after checking it."""
     return check_number("floor", floor, SMALLEST_FLOOR, 0.1, example)
 
 
 def check_penalty(name: str, value: Any) -> float:
-    """Return a penalty or the weight of further samples, checked."""
+    """Return a penalty, or the weight of added samples, after checking it."""
     return check_number(name, value, 0.0, LARGEST_POINT, "1.0")
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return a parameter that is True or False, checked."""
+    """Return a boolean parameter after checking it."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"`{name}` is {value!r}, expected True or False")
     return bool(value)
@@ -508,16 +508,16 @@ class ForecastRecalibrator(Recalibrator):
 
     @abstractmethod
     def _check_parameters(self) -> None:
-        """Raise for wrong parameters."""
+        """Raise for invalid parameters."""
 
     @abstractmethod
     def _check_kind(self, prediction: Distribution) -> None:
-        """Raise for distributions that it cannot repair."""
+        """Raise for distributions that cannot be recalibrated."""
 
     @abstractmethod
     def _fit(self, data: Forecasts, weight: np.ndarray) -> None:
-        """Set the attributes of the fit, to samples with weights of the mean 1."""
+        """Set the attributes of the fit to samples with weights of mean 1."""
 
     @abstractmethod
     def _transform(self, prediction: Distribution) -> Distribution:
-        """Return the repaired distributions."""
+        """Return the recalibrated distributions."""

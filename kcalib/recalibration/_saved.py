@@ -1,4 +1,4 @@
-"""Save fitted recalibrators as JSON, without code in the file, and load them."""
+"""Save fitted recalibrators as JSON, and load them; the files contain no code."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ TUPLES: dict[str, Any] = {"ConfidenceInterval": ConfidenceInterval, "Values": Va
 
 
 def save(recalibrator: Recalibrator, path: Any) -> None:
-    """Write a fitted recalibrator to a file of JSON, which `load` reads.
+    """Write a fitted recalibrator to a JSON file, for `load`.
 
     Parameters
     ----------
     recalibrator : Recalibrator
-        What was fitted.
+        The fitted recalibrator.
     path : str or path-like
-        The file, such as "map.json"; replaced if it exists.
+        The file, such as "map.json"; overwritten if it exists.
 
     Raises
     ------
     OSError
-        If it cannot be written.
+        If the file cannot be written.
     TypeError
         If a parameter is a kernel or another object that JSON cannot hold.
     ValueError
-        If nothing was fitted yet.
+        If the recalibrator is not fitted.
 
     Examples
     --------
@@ -81,24 +81,24 @@ def _decode_value(value: Any) -> Any:
 
 
 def load(path: Any) -> Any:
-    """Load a fitted recalibrator from a file of `save`.
+    """Load a fitted recalibrator from a file written by `save`.
 
     Parameters
     ----------
     path : str or path-like
-        The file. It holds numbers and names alone, so that it is safe to load from others.
+        The file. It contains numbers and names only, so files from others are safe to load.
 
     Returns
     -------
     Recalibrator
-        Of the class that was saved, with the bits of its numbers.
+        An object of the saved class, with exactly the same numbers.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it is no such file.
+        If the file was not written by `save`.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def load(path: Any) -> Any:
 
 
 def _is_usable(recalibrator: Any) -> bool:
-    """Say whether a map of probabilities gives such, and one of distributions has finite numbers."""
+    """Return whether a map of probabilities returns probabilities, and one of distributions has finite numbers."""
     if not recalibrator.family_.startswith("probabilities of"):
         numbers = [value for value in vars(recalibrator).values() if isinstance(value, (float, np.ndarray))]
         return all(np.all(np.isfinite(value)) for value in numbers)

@@ -1,6 +1,6 @@
-"""What is scaled: labels with class probabilities, and targets with predicted distributions, at any temperature.
+"""Data that temperature scaling applies to: labels with class probabilities, and targets with distributions.
 
-`scalable` makes a `Scalable` of checked data; the likelihood and the SKCE ask for no more.
+`scalable` makes a `Scalable` from checked data, for the likelihood and the SKCE.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kcalib.regression.temperature import at_temperature, logits_of
 
 
 class ProbabilityFloorWarning(UserWarning):
-    """A label has the predicted probability 0, and small probabilities were raised so that it has a likelihood."""
+    """A label has the predicted probability 0; small probabilities were raised to make the likelihood positive."""
 
 
 class Scalable(ABC):
@@ -37,18 +37,18 @@ class Scalable(ABC):
     @property
     @abstractmethod
     def family(self) -> str:
-        """What is predicted, for comparison and for messages."""
+        """The kind of predictions, for comparisons and messages."""
 
     @abstractmethod
     def at(self, temperature: float) -> Data:
-        """The data with predictions at a temperature."""
+        """Return the data with predictions at a temperature."""
 
     @abstractmethod
     def likelihood(self) -> Likelihood:
-        """The likelihood of the targets as a function of the temperature."""
+        """Return the likelihood of the targets as a function of the temperature."""
 
     def ensure_likelihood(self, floor: float | None) -> tuple[Scalable, float | None]:
-        """Return predictions with a positive likelihood of all targets, and the floor of their probabilities if any."""
+        """Return predictions with a positive likelihood, and the floor of their probabilities or None."""
         return self, None
 
 
@@ -57,11 +57,11 @@ class Labels(Scalable):
     """Labels and class probabilities."""
 
     data: Classification
-    logits: Array  # shape (n, m), the highest of each row is 0
+    logits: Array  # shape (n, m), the largest of each row is 0
 
     @classmethod
     def of(cls, data: Classification, y_pred: Any, from_logits: bool) -> Labels:
-        """Logits as the user gave them, or those of the probabilities."""
+        """Make an instance from logits as given, or from those of the probabilities."""
         return cls(data, logits_given(data, y_pred) if from_logits else logits_of(data.probabilities))
 
     @property
@@ -102,7 +102,7 @@ class Labels(Scalable):
     def with_floor(self, floor: float) -> Labels:
         """Return predictions with smaller probabilities raised to the floor.
 
-        Rows no longer sum to 1 then, which a softmax does not need.
+        The rows no longer sum to 1, which a softmax does not need.
         """
         xp = self.data.xp
         lowest = math.log(floor) + xp.log(xp.sum(xp.exp(self.logits), axis=1, keepdims=True))
@@ -128,7 +128,7 @@ class Targets(Scalable):
 
 @functools.singledispatch
 def scalable(data: Data, y_pred: Any, from_logits: bool) -> Scalable:
-    """What is scaled, of checked data and what the user gave for its predictions."""
+    """Return the scalable data of checked data and the predictions as given."""
     raise AssertionError(f"nothing is registered for {type(data).__name__}")
 
 
@@ -143,13 +143,13 @@ def _(data: Forecasts, y_pred: Any, from_logits: bool) -> Targets:
 
 
 def family_of(prediction: Distribution) -> str:
-    """What is predicted by distributions, for comparison and for messages."""
+    """Return the kind of predictions of distributions, for comparisons and messages."""
     size = "" if prediction.event_shape == () else f" of {prediction.n_dims} entries"
     return f"{type(prediction).__name__} distributions{size}"
 
 
 def _weights(data: Data, targets: Array) -> Array:
-    """Weights of the samples, which are 1 unless others were given, where the targets are computed with."""
+    """Return the weights of the samples, by default 1, on the device of the targets."""
     if data.sample_weight is not None:
         return arrays.to_compute_device(data.sample_weight, np.float64)
     computed = arrays.to_compute_device(targets, np.float64)
@@ -157,7 +157,7 @@ def _weights(data: Data, targets: Array) -> Array:
 
 
 def logits_given(data: Classification, y_pred: Any) -> Array:
-    """Logits as they are, without the rounding of a softmax, shape (n, m), the highest of each row 0."""
+    """Return logits as given, without rounding by a softmax, shape (n, m), with the largest of each row 0."""
     xp = data.xp
     logits = cast(xp, arrays.as_array(y_pred, "y_pred"), "float64", or_else="float32")
     if logits.ndim == 1 or logits.shape[1] == 1:

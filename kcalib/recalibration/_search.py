@@ -1,4 +1,4 @@
-"""The temperature of the highest likelihood, in closed form or by Newton's method, and what is said at the bounds."""
+"""The temperature of maximum likelihood, in closed form or by Newton's method, and warnings at the bounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TemperatureFit(NamedTuple):
 
 
 def highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: float) -> TemperatureFit:
-    """The optimum with its standard error, and the interval of a likelihood ratio at this level of confidence."""
+    """Return the optimum with its standard error, and the likelihood ratio interval of this confidence level."""
     if likelihood.shape is not None:
         temperature, n_iterations, converged = _in_closed_form(likelihood, bounds)
     else:
@@ -41,7 +41,7 @@ def highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: f
     error = interval = None
     if converged and int((likelihood.weight != 0).sum()) > 1 and curvature > 0:
         spread = likelihood.spread(beta)
-        relative = math.sqrt(spread) / curvature / beta  # error of beta, and so of T
+        relative = math.sqrt(spread) / curvature / beta  # error of log(beta), hence of log(T)
         error = relative * temperature
         limit = after + normal_quantile(level) ** 2 * spread / curvature / 2
         ratios = [_crossing(likelihood, beta, limit, way * relative) for way in (1, -1)]
@@ -50,7 +50,7 @@ def highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: f
 
 
 def normal_quantile(level: float) -> float:
-    """Standard deviations on both sides of the mean that have this probability."""
+    """Return the number of standard deviations around the mean that have this probability."""
     return float(scipy.special.ndtri(0.5 + level / 2))
 
 
@@ -72,10 +72,10 @@ def _in_closed_form(likelihood: Likelihood, bounds: tuple[float, float] | None) 
 
 
 def _by_newton(likelihood: Likelihood, bounds: tuple[float, float]) -> tuple[float, int, bool]:
-    """T, the number of steps, and whether it is inside the bounds.
+    """Return T, the number of steps, and whether T is inside the bounds.
 
-    The derivative increases with beta. Newton's steps are for log(beta), and are replaced by bisection where they
-    leave the bracket or do not shrink.
+    The derivative increases with beta. Newton steps are for log(beta); bisection replaces them if they leave the
+    bracket or do not shrink.
     """
     low, high = 1 / bounds[1], 1 / bounds[0]
     beta = min(max(1.0, low), high)
@@ -101,7 +101,7 @@ def _by_newton(likelihood: Likelihood, bounds: tuple[float, float]) -> tuple[flo
 
 
 def _crossing(likelihood: Likelihood, beta: float, limit: float, step: float) -> float:
-    """Where the negative log-likelihood is `limit`, beside its minimum, relative to that; 0 or inf if nowhere."""
+    """Return where the negative log-likelihood, minus its minimum, is `limit`, on one side; 0 or inf if nowhere."""
 
     def excess(x: float) -> tuple[float, float]:
         value, slope, _ = likelihood.at(x)
@@ -113,7 +113,7 @@ def _crossing(likelihood: Likelihood, beta: float, limit: float, step: float) ->
             return math.inf if step > 0 else 0.0
     if step == 0:
         return 1.0
-    # From outside the minimum of a convex function, Newton's method is monotone.
+    # Starting outside, Newton's method for a convex function converges monotonically.
     root = scipy.optimize.root_scalar(excess, x0=beta * math.exp(step), fprime=True, method="newton", rtol=TOLERANCE)
     return float(root.root) / beta
 

@@ -11,30 +11,29 @@ __all__ = ["BetaCalibration"]
 
 
 class BetaCalibration(LogisticEach):
-    r"""Beta calibration: the map that repairs predictions whose laws in the two classes are Beta distributions.
+    r"""Beta calibration: the map that calibrates predictions with Beta distributions in both classes.
 
     .. math:: q = \sigma(a \log p - b \log(1 - p) + c), \quad a, b \ge 0,
 
-    of the highest likelihood [1]_. With a = b it is Platt scaling of the log-odds; with a = b = 1 and c = 0 nothing
-    changes. Of more than two classes each has a, b and c of its own, against all others, and the q of a prediction are
-    divided by their sum.
+    with a, b and c of maximum likelihood [1]_. With a = b it is Platt scaling of the log-odds; with a = b = 1 and c = 0
+    it is the identity. With more than two classes, each class has its own a, b and c against all others, and each row
+    of q is divided by its sum.
 
     Parameters
     ----------
     smoothing : bool
-        Take Platt's targets in place of 1 and 0, as in `PlattScaling`: the fit is unique where predictions separate the
-        classes. False for the published form.
+        Replace the labels 1 and 0 by Platt's targets, as in `PlattScaling`, which makes the fit unique if the
+        predictions separate the classes. False is the published form.
     floor : float
         As in `PlattScaling`.
 
     Attributes
     ----------
     a_, b_, c_ : ndarray, shape (m,)
-        Of each class; of two classes of the second alone, shape (1,). a or b is 0 where the likelihood would be higher
-        below.
+        Parameters of each class; for two classes of the second only, shape (1,). a or b is 0 if the unconstrained
+        optimum is negative.
     a_standard_error_, b_standard_error_, c_standard_error_ : ndarray
-        Of these, by the sandwich of Huber and White; 0 where a or b is at its bound, infinite where the samples do not
-        tell.
+        Sandwich (Huber-White) standard errors; 0 where a or b is at its bound, infinite where it is not identified.
     n_iterations_, converged_, n_samples_, floor_, family_
         As in `PlattScaling`.
 
@@ -45,12 +44,12 @@ class BetaCalibration(LogisticEach):
 
     See Also
     --------
-    PlattScaling : With one slope.
+    PlattScaling : One slope.
 
     Notes
     -----
-    The likelihood is convex, and its optimum found by a trust-region method in time O(n m) a step and memory O(n m).
-    Arrays on NVIDIA GPUs are refused (NotImplementedError).
+    The negative log-likelihood is convex; a trust-region method finds its minimum in time O(n m) per step and memory
+    O(n m). Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Which recalibrator? The one of the best proper score on samples that it was not fitted to, and how much it helps."""
+"""`choose`: the recalibrator with the best proper score on samples that it was not fitted to."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ from kcalib.results import Comparison, ConfidenceInterval
 __all__ = ["Choice", "choose"]
 
 AS_GIVEN, CHOSEN = "as given", "chosen"
-# Up to where these are tried that are not named: of more classes they take minutes.
+# Largest number of classes for which these are default candidates: with more classes they take minutes.
 MOST_OF_MATRICES, MOST_OF_EACH = 20, 100
-MAX_BEHIND = 3.0  # standard errors above the lowest mean, from where on a candidate cannot be chosen
-MIN_SEEN = 50  # samples, of fewer no candidate is stopped
+MAX_BEHIND = 3.0  # standard errors above the lowest mean at which a candidate is stopped
+MIN_SEEN = 50  # samples before a candidate may be stopped
 
 
 @dataclass(frozen=True)
 class Choice(Summarized):
-    """What `choose` found: the best recalibrator, and scores of all on samples that they were not fitted to."""
+    """The result of `choose`: the best recalibrator, and scores of all on samples that they were not fitted to."""
 
-    name: str  #: of the candidate with the best score; "as given" if none is better by more than a standard error
-    recalibrator: Recalibrator | None  #: the candidate, fitted to all samples; None for "as given"
-    score: str  #: what was compared
-    comparison: Comparison  #: of all candidates, of "as given", and of "chosen": the choice made anew in each fold
-    left_out: tuple[str, ...]  #: candidates that could not be fitted to these samples
-    stopped: tuple[str, ...]  #: candidates that could not be chosen without some fold, and had fewer fits without two
-    chosen_in_folds: tuple[str, ...]  #: which candidate was chosen without each fold
-    predictions: Any = field(compare=False, repr=False)  #: "chosen" class probabilities; None of distributions
-    n_folds: int  #: parts that the samples were split into
+    name: str  #: the candidate with the best score; "as given" if none is better by more than a standard error
+    recalibrator: Recalibrator | None  #: this candidate, fitted to all samples; None for "as given"
+    score: str  #: the score that was compared
+    comparison: Comparison  #: of all candidates, of "as given", and of "chosen": the choice repeated in each fold
+    left_out: tuple[str, ...]  #: candidates that could not be fitted
+    stopped: tuple[str, ...]  #: candidates whose fits were stopped early in some folds, as too far behind
+    chosen_in_folds: tuple[str, ...]  #: the candidate chosen without each fold
+    predictions: Any = field(compare=False, repr=False)  #: "chosen" class probabilities; None for distributions
+    n_folds: int  #: number of folds
     seed: int  #: of the split
     n_samples: int  #: samples given
     seconds: float = field(compare=False)  #: wall time
@@ -75,7 +75,7 @@ class Choice(Summarized):
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where; default a new figure.
+            The axes to draw on; a new figure by default.
 
         Returns
         -------
@@ -119,61 +119,63 @@ def choose(
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
-        Labelled predictions, as in `kcalib.skce`, which should not be those of the model's training.
+        Labelled predictions, as in `kcalib.skce`, which should not be those of the training set.
     candidates : mapping of str to Recalibrator, optional
-        What to choose from, beside the predictions as given. By default, for class probabilities: temperature scaling
-        and isotonic regression, up to 100 classes Platt scaling, beta calibration and Venn-Abers predictors, and for 3
-        to 20 classes vector scaling and Dirichlet calibration with three regularisations; for distributions
-        temperature and scale where the family has them, and quantile recalibration if the score is "crps".
+        The candidates besides the predictions as given. Default for class probabilities: temperature scaling and
+        isotonic regression; up to 100 classes also Platt scaling, beta calibration and Venn-Abers predictors; for 3 to
+        20 classes also vector scaling and Dirichlet calibration with three regularisations. Default for distributions:
+        temperature and scale if the family has them, and quantile recalibration if the score is "crps".
     score : {"log_loss", "brier_score", "crps", "log_score"}, optional
-        By default "log_loss" of class probabilities, the other being "brier_score"; of distributions "crps".
+        "log_loss" (default) or "brier_score" for class probabilities; "crps" (default) or "log_score" for
+        distributions.
     n_folds : int
-        3 to the number of samples. Parts that samples are split into at random, with the classes spread evenly.
+        Number of random folds, with balanced classes; from 3 to the number of samples.
     seed : int
-        Of the split.
+        Seed of the split.
     confidence_level : float
-        Of the intervals of the comparison.
+        Level of the intervals of the comparison.
     max_seconds : float, optional
-        Stop with a TimeoutError once the fits so far say that all will take longer.
+        Raise a TimeoutError as soon as all fits are expected to take longer.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights: of the samples that candidates are fitted to, and of their scores.
+        Non-negative weights of the samples, for fits and scores.
 
     Returns
     -------
     Choice
-        The name and the recalibrator, fitted to all samples; and a `kcalib.Comparison` of scores.
+        The name and the recalibrator, fitted to all samples, and a `kcalib.Comparison` of scores.
 
     Raises
     ------
     TypeError
-        As `kcalib.skce`; if a candidate is no `Recalibrator`.
+        As `kcalib.skce`; if a candidate is not a `Recalibrator`.
     ValueError
-        As `kcalib.skce` and `kcalib.compare`; if there is no candidate, as of counts, or none can be fitted; if one is
-        called "as given" or "chosen", `score` is not one of the predictions, or a number is out of range.
+        As `kcalib.skce` and `kcalib.compare`; if there is no candidate (for counts, there is no default) or none can be
+        fitted; if a candidate is named "as given" or "chosen"; if `score` does not fit the predictions; if a number is
+        out of range.
     TimeoutError
         If it would take longer than `max_seconds`.
 
     Warns
     -----
     UserWarning
-        If candidates cannot be fitted to the samples, or to those of some folds: they are left out. And as the
-        candidates warn.
+        If candidates cannot be fitted to all samples or to some folds; they are left out. The warnings of the
+        candidates are also raised.
 
     Notes
     -----
-    Each fold is repaired by candidates fitted to the others, and so all have a score of each sample that they have not
-    seen. The lowest mean is chosen if it is below that of the predictions as given by more than a standard error of
-    the difference, so that calibrated predictions mostly stay as they are. That mean is optimistic for the chosen one,
-    the more candidates there are. So the choice itself is cross-validated: without each fold, it is made anew among
-    fits without this and another fold (which serve both), and repairs the fold. "chosen" in the comparison is what can
-    be expected of the whole procedure: its difference from "as given" is what recalibration gains.
+    Candidates fitted to the other folds predict each fold, so that all have a score of each sample that they have not
+    seen. The candidate with the lowest mean is chosen if it is better than the predictions as given by more than a
+    standard error of the difference; calibrated predictions therefore usually stay unchanged. The mean of the chosen
+    candidate is optimistic, the more so the more candidates there are. Therefore the choice itself is cross-validated:
+    without each fold it is repeated, among fits that leave out this fold and one more (each such fit serves two folds),
+    and predicts the fold. "chosen" in the comparison estimates the performance of the whole procedure; its difference
+    from "as given" is the gain by recalibration.
 
-    Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times, fits without folds starting from that to all samples.
-    Where the mean of a candidate without a fold is above the lowest by more than three standard errors of the
-    difference, on the parts that were predicted so far, it cannot be chosen there, and is not fitted any more for that
-    fold (`stopped`). Intervals are those of `kcalib.compare`, of the predictions that the folds got: that fits of
-    different folds share samples is not in them. With weights scores are weighted means, and intervals by the
-    t-distribution of the samples' weighted deviations from these.
+    Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times; fits without folds start from the fit to all samples. If
+    the mean of a candidate without a fold is above the lowest by more than three standard errors of the difference, on
+    the parts predicted so far, it is not fitted any more for that fold (`stopped`). Intervals are those of
+    `kcalib.compare` for the predictions of the folds; they ignore that fits of different folds share samples. With
+    weights, scores are weighted means, with t-intervals from the weighted deviations of the samples.
 
     Examples
     --------
@@ -227,7 +229,7 @@ def choose(
 
 @dataclass(frozen=True)
 class Labelled(ABC):
-    """Predictions with targets, that parts can be taken of."""
+    """Predictions with targets, split into parts."""
 
     y: np.ndarray  # labels 0..m-1, or targets
     y_pred: Any  # probabilities or logits of all classes, shape (n, m), or a distribution
@@ -238,11 +240,11 @@ class Labelled(ABC):
 
     @abstractmethod
     def predictions(self, rows: np.ndarray) -> Any:
-        """Return the predictions of some samples, as they were given."""
+        """Return the predictions of some samples, as given."""
 
     @abstractmethod
     def folds(self, n_folds: int, seed: int) -> np.ndarray:
-        """Return the number of the fold of each sample."""
+        """Return the fold of each sample."""
 
     def make_comparison(
         self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
@@ -260,26 +262,26 @@ class Labelled(ABC):
         return compared(tuple(parts), score, confidence_level, measured, data, data.n, start)
 
     def as_given(self, rows: np.ndarray) -> Any:
-        """Return the predictions of some samples, in the form of repaired ones."""
+        """Return the predictions of some samples in the form of recalibrated ones."""
         return self.predictions(rows)
 
     def losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
-        """Return the losses of predictions for some samples, one for each."""
+        """Return the loss of the prediction of each of some samples."""
         return arrays.to_compute_device(self.scores[score](prepare(self.y[rows], predictions)), np.float64)
 
     def weighted_losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
-        """Return the losses of predictions for some samples, times the weights of these."""
+        """Return the losses of the predictions of some samples times their weights."""
         losses = self.losses(rows, predictions, score)
         return losses if self.weight is None else self.weight[rows] * losses
 
     def fit(self, candidate: Recalibrator, rows: np.ndarray, near: tuple[tuple[int, Any], ...] = ()) -> Recalibrator:
-        """Return a copy of the candidate, fitted to some samples, from a sum of fits to others on if it can."""
+        """Return a copy of the candidate, fitted to some samples, starting from a sum of other fits if it can."""
         copy: Recalibrator = candidate.clone()
         weight = None if self.weight is None else self.weight[rows]
         return copy.fit(self.y[rows], self.predictions(rows), sample_weight=weight, from_logits=self.from_logits)
 
     def repair(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
-        """Return the repaired predictions of some samples."""
+        """Return the recalibrated predictions of some samples."""
         return recalibrator.transform(self.predictions(rows), from_logits=self.from_logits)
 
 
@@ -290,7 +292,7 @@ class WithLabels(Labelled):
 
     @functools.cached_property
     def samples(self) -> ClassSamples:
-        """All samples, whose logarithms fits to some of them share."""
+        """All samples, which share logarithms with their subsets."""
         data: Any = prepare(self.y, self.y_pred, from_logits=self.from_logits, sample_weight=self.weight)
         return ClassSamples.of(data, self.y_pred, self.from_logits)
 
@@ -334,7 +336,7 @@ class WithLabels(Labelled):
 
 
 class WithTargets(Labelled):
-    """Distributions, whose families may differ from part to part."""
+    """Distributions, whose families may differ between parts."""
 
     scores: ClassVar = {"crps": crps_values, "log_score": log_score_values}
 
@@ -352,12 +354,12 @@ def _deal_folds(order: np.ndarray, n_folds: int) -> np.ndarray:
 
 
 def _in_sample_order(parts: list[np.ndarray], rows: list[np.ndarray]) -> np.ndarray:
-    """Return the rows of all parts in the order of the samples."""
+    """Return the values of all parts in the order of the samples."""
     return np.concatenate(parts)[np.argsort(np.concatenate(rows))]
 
 
 def _weight_losses(losses: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return numbers with the weighted mean of the losses for mean, and with the spread of its deviations."""
+    """Return numbers whose mean is the weighted mean of the losses, with the spread of its deviations."""
     mean = float(weight @ losses) / float(weight.sum())
     return mean + weight / weight.mean() * (losses - mean)
 
@@ -374,7 +376,7 @@ def samples_of(data: Any, y_pred: Any, from_logits: bool) -> Labelled:
 
 
 def default_candidates(data: Any, score: str) -> dict[str, Recalibrator]:
-    """Return the candidates that are worth a try for these data, the cheap ones first."""
+    """Return the default candidates for these data, the fastest first."""
     candidates = dict[str, Recalibrator]()
     if data.has_classes:
         candidates |= {"temperature": TemperatureScaling(), "isotonic": IsotonicCalibration()}
@@ -382,7 +384,7 @@ def default_candidates(data: Any, score: str) -> dict[str, Recalibrator]:
             candidates |= {"platt": PlattScaling(), "beta": BetaCalibration(), "venn_abers": VennAbers()}
         if 2 < data.m <= MOST_OF_MATRICES:
             candidates["vector"] = VectorScaling()
-            sizes = (10.0, 1.0, 0.1)  # each fit begins at that of the size before
+            sizes = (10.0, 1.0, 0.1)  # each fit starts from the one before
             candidates |= {f"dirichlet_{size:g}": DirichletCalibration(regularization=size) for size in sizes}
         return candidates
     family = type(data.prediction)
@@ -441,7 +443,7 @@ def _cross_validate(
     all_rows = np.arange(n)
     parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(fold) for fold in rows]}
     losses = {AS_GIVEN: _losses_of(samples, rows, parts[AS_GIVEN], score)}
-    # Of each sample, without this fold and its own; infinite where a candidate was stopped.
+    # Losses of each sample without this fold and its own; infinite if a candidate was stopped.
     inner = {AS_GIVEN: np.tile(losses[AS_GIVEN], (n_folds, 1))}
     fitted: dict[str, Recalibrator] = {}
     outside: dict[str, list[Recalibrator]] = {}  # without each fold
@@ -519,7 +521,7 @@ def _cross_validate(
 
 
 def _find_behind(losses: dict[str, np.ndarray]) -> list[str]:
-    """Return the names of losses whose mean is clearly above the lowest, so that they cannot be chosen."""
+    """Return the names of losses whose mean is clearly above the lowest."""
     best = min(losses.values(), key=lambda values: float(values.sum()))
     if len(best) < MIN_SEEN:
         return []
@@ -532,7 +534,7 @@ def _find_behind(losses: dict[str, np.ndarray]) -> list[str]:
 
 
 def _choose_name(losses: dict[str, np.ndarray]) -> str:
-    """Return the name of the smallest mean, "as given" if that is within a standard error of the difference."""
+    """Return the name with the smallest mean, "as given" if that is within a standard error of the difference."""
     best = min(losses, key=lambda name: float(losses[name].sum()))
     gains = losses[AS_GIVEN] - losses[best]
     is_clear = float(np.mean(gains)) * math.sqrt(len(gains)) > float(np.std(gains, ddof=1))
@@ -540,7 +542,7 @@ def _choose_name(losses: dict[str, np.ndarray]) -> str:
 
 
 def _losses_of(samples: Labelled, rows: list[np.ndarray], parts: list[Any], score: str) -> np.ndarray:
-    """Return the weighted losses of all samples, predicted fold by fold."""
+    """Return the weighted losses of all samples, predicted by folds."""
     return _in_sample_order(
         [samples.weighted_losses(fold, part, score) for fold, part in zip(rows, parts, strict=True)], rows
     )

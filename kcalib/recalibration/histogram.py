@@ -14,43 +14,43 @@ BINNINGS = ("equal_mass", "uniform")
 
 
 class HistogramBinning(OneVsRest):
-    r"""Histogram binning: a prediction becomes the frequency of the class among the samples of its bin.
+    r"""Histogram binning: replaces a prediction by the frequency of the class among the samples in its bin.
 
-    Of more than two classes each has bins of its own, against all others, and the values of a prediction are divided
-    by their sum (uniform where all are 0) [1]_.
+    With more than two classes, each class has its own bins against all others, and each row of values is divided by its
+    sum (uniform if all are 0) [1]_.
 
     Parameters
     ----------
     n_bins : int
-        Bins (a, b] of each class, 0 in the first; at most as many are made as there are distinct predictions
-        ("equal_mass"). The first is 0 alone, with the edges 0 and 0, where so many predictions are 0.
+        Number of bins (a, b] of each class; the first bin includes 0. With "equal_mass" at most the number of distinct
+        predictions, and the first bin is 0 alone, with the edges 0 and 0, if that many predictions are 0.
     binning : {"equal_mass", "uniform"}
-        Bins that hold equally many samples, or of equal width.
+        Bins with equally many samples, or of equal width.
     smoothing : float
-        Weight, in mean weights of the samples, of one more sample in each bin whose label is the bin's mean prediction:
-        with frequency k / n it becomes (k + s p) / (n + s), and never 0. Without (0.0) it is the frequency.
+        Weight, in units of the mean weight, of one sample added to each bin with the mean prediction as label: the
+        frequency k / n becomes (k + s p) / (n + s), which is never 0. With 0.0 it stays the frequency.
 
     Attributes
     ----------
     edges_ : list of ndarray, shape (bins + 1,)
-        Of the bins of each class; of two classes of the second alone.
+        Edges of the bins of each class; for two classes of the second only.
     values_ : list of ndarray, shape (bins,)
-        What predictions become; the middle of bins that hold no samples.
+        The recalibrated predictions; the middle of the bin if it has no samples.
     standard_errors_ : list of ndarray, shape (bins,)
-        Binomial, of the frequencies; infinite in bins without samples.
+        Binomial standard errors of the frequencies; infinite in bins without samples.
     n_samples_ : int
-        Samples of the fit.
+        Number of samples of the fit.
     family_ : str
-        What was fitted; `transform` takes the same.
+        The kind of predictions that were fitted; `transform` takes the same kind.
 
     See Also
     --------
-    IsotonicCalibration : Chooses the bins itself, and keeps the order.
+    IsotonicCalibration : Chooses the bins from the data, and keeps the order.
 
     Notes
     -----
-    Predictions of a bin become equal: ranking within it is lost. Weights count in the frequencies; bins of equal mass
-    hold equally many samples whatever these weigh. Time O(m n log n), memory O(n m). Arrays on NVIDIA GPUs are refused
+    All predictions in a bin become equal, and their ranking is lost. Weights count in the frequencies, but not in the
+    number of samples of equal-mass bins. Time O(m n log n), memory O(n m). Arrays on NVIDIA GPUs are refused
     (NotImplementedError).
 
     References
@@ -114,5 +114,5 @@ class HistogramBinning(OneVsRest):
 
 
 def numbers_of(predicted: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The bin (a, b] of each prediction, 0 in the first."""
+    """Return the bin (a, b] of each prediction; the first bin includes 0."""
     return np.clip(np.searchsorted(edges, predicted, side="left") - 1, 0, len(edges) - 2)

@@ -15,38 +15,38 @@ __all__ = ["IsotonicCalibration"]
 class IsotonicCalibration(OneVsRest):
     r"""Isotonic regression: the monotone function of the predicted probability with the lowest Brier score.
 
-    Samples with equal predictions are one point, with the frequency of their labels. Between two points the function
-    is linear, and constant beyond the first and the last. Of more than two classes each has a function of its own,
-    against all others, and the values of a prediction are divided by their sum (uniform where all are 0) [1]_.
+    Samples with equal predictions are one point, with the frequency of their labels. The function is linear between
+    points, and constant beyond the first and the last. With more than two classes, each class has its own function
+    against all others, and each row of values is divided by its sum (uniform if all are 0) [1]_.
 
     Parameters
     ----------
     smoothing : float
-        Weight of two samples, in mean weights of the given ones, that are added: one of the class at the lowest
-        prediction and one of another class at the highest. Without these (0.0) the lowest values are 0 and the highest
-        1 as soon as a few extreme samples are right, and the log loss of the next error is infinite. A class that no
-        sample has gets 1 / (n + 2) everywhere.
+        Weight, in units of the mean weight, of two added samples: one of the class at the lowest prediction and one of
+        another class at the highest. With 0.0 the lowest values are 0 and the highest 1 as soon as a few extreme
+        samples are right, and the log loss of the next error is infinite. A class without samples gets 1 / (n + 2)
+        everywhere.
 
     Attributes
     ----------
     thresholds_, values_ : list of ndarray
-        Predictions, ascending, and what they become, of each class; of two classes of the second alone.
+        Predictions, ascending, and their recalibrated values, of each class; for two classes of the second only.
     n_samples_ : int
-        Samples of the fit.
+        Number of samples of the fit.
     family_ : str
-        What was fitted; `transform` takes the same.
+        The kind of predictions that were fitted; `transform` takes the same kind.
 
     See Also
     --------
-    VennAbers : Two isotonic regressions for each prediction, and valid probabilities.
-    HistogramBinning : Without the order.
+    VennAbers : Two isotonic regressions for each prediction, with a guarantee of validity.
+    HistogramBinning : Does not keep the order.
 
     Notes
     -----
-    No assumption but the order, which takes more samples than a few parameters do: below a thousand or so Platt
-    scaling or beta calibration are usually better. There is no standard error: the error of a value has no normal law,
-    and decreases with the cube root of n. Time O(m n log n), memory O(n m). The regression is
-    ``scipy.optimize.isotonic_regression``. Arrays on NVIDIA GPUs are refused (NotImplementedError).
+    Isotonic regression assumes nothing but the order, and needs more samples than a few parameters: below about a
+    thousand samples Platt scaling or beta calibration are usually better. There is no standard error, because the error
+    of a value is not asymptotically normal; it decreases with the cube root of n. Time O(m n log n), memory O(n m).
+    Uses ``scipy.optimize.isotonic_regression``. Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------
@@ -91,7 +91,7 @@ class IsotonicCalibration(OneVsRest):
 
 
 def interpolate(predicted: np.ndarray, place: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return `numpy.interp`, without slopes, which overflow between places that are very near."""
+    """Return `numpy.interp`, computed without slopes, which overflow between points that are very close."""
     predicted, ends = np.maximum(predicted, place[0]), np.append(place, np.inf)
     below = np.searchsorted(place, predicted, side="right") - 1
     share = (predicted - place[below]) / (ends[below + 1] - place[below])
@@ -100,7 +100,7 @@ def interpolate(predicted: np.ndarray, place: np.ndarray, value: np.ndarray) -> 
 
 
 class Points(NamedTuple):
-    """Distinct predictions of one class, ascending."""
+    """Distinct predictions of one class, in ascending order."""
 
     place: np.ndarray  # shape: (k,)
     weight: np.ndarray  # sum over the samples, shape: (k,)
@@ -108,7 +108,7 @@ class Points(NamedTuple):
 
 
 def points_of(predicted: np.ndarray, hits: np.ndarray, weight: np.ndarray) -> Points:
-    """Return the points of samples, shape (n,); `hits` says which are of the class."""
+    """Return the points of samples, shape (n,); `hits` marks samples of the class."""
     place, number = np.unique(predicted, return_inverse=True)
     return Points(
         place,

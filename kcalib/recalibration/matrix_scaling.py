@@ -1,4 +1,4 @@
-"""Vector and matrix scaling of logits, and Dirichlet calibration, which is matrix scaling of log-probabilities."""
+"""Vector and matrix scaling of logits, and Dirichlet calibration: matrix scaling of log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kcalib.solvers.logistic import Minimum, Regression, invert, minimise
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
 
-MAX_ERRORS = 100  # classes up to which vector scaling has standard errors: they take time O(n m^2)
+MAX_ERRORS = 100  # classes up to which vector scaling has standard errors, in time O(n m^2)
 
 
 class SoftmaxScaling(ClassRecalibrator):
-    """Base class of softmax regressions on scores; subclasses make the regression, and read its parameters."""
+    """Base class of softmax regressions on scores; subclasses make the regression and read its parameters."""
 
     _takes_logarithms = True
     regularization: float
@@ -29,7 +29,7 @@ class SoftmaxScaling(ClassRecalibrator):
 
     @abstractmethod
     def _make_regression(self, scores: np.ndarray, samples: ClassSamples) -> Regression:
-        """Return what is fitted, with parameters of shape (m, r), the intercepts last."""
+        """Return the regression, with parameters of shape (m, r), the intercepts last."""
 
     def _check_parameters(self) -> None:
         check_penalty("regularization", self.regularization)
@@ -61,7 +61,7 @@ class SoftmaxScaling(ClassRecalibrator):
         return np.asarray(scipy.special.softmax(products + self.intercept_, axis=1))
 
     def _warn_of_fit(self, samples: ClassSamples, minimum: Minimum, logits: np.ndarray) -> None:
-        """Say where the optimum was not reached, or where no sample holds it."""
+        """Warn if the optimum was not reached, or if the classes are separated."""
         if not minimum.converged:
             warn(
                 f"{type(self).__name__} stopped before its optimum, after {minimum.n_iterations} steps; with a "
@@ -84,14 +84,14 @@ class VectorScaling(SoftmaxScaling):
 
     .. math:: q = \mathrm{softmax}(w \circ z + b)
 
-    with the w and b of the highest likelihood [1]_; z are logits as they are given, or log(p). Temperature scaling has
-    w = 1 / T for all classes and b = 0.
+    with w and b of maximum likelihood [1]_; z are logits as given, or log(p). Temperature scaling is w = 1 / T for all
+    classes and b = 0.
 
     Parameters
     ----------
     regularization : float
-        At least 0: this times the sum of squares of w - 1 and b is added to the mean log loss. The default hardly
-        shows but where the samples say nothing: a class that none of them has keeps a probability.
+        Non-negative factor of the sum of squares of w - 1 and b, which is added to the mean log loss. The default only
+        matters for parameters that the samples do not identify: a class without samples keeps a positive probability.
     floor : float
         As in `PlattScaling`.
 
@@ -100,10 +100,10 @@ class VectorScaling(SoftmaxScaling):
     weights_, intercept_ : ndarray, shape (m,)
         w and b.
     weights_standard_error_, intercept_standard_error_ : ndarray or None
-        Of these, by the sandwich of Huber and White; infinite where the samples do not tell, as for all without
-        regularization (only differences of intercepts matter). None for more than 100 classes.
+        Sandwich (Huber-White) standard errors; infinite where not identified, as always without regularization (only
+        differences of intercepts matter). None for more than 100 classes.
     criterion_before_, criterion_after_ : float
-        Mean negative log-likelihood in nats, before and after, on the samples of the fit. That after is optimistic.
+        Mean negative log-likelihood in nats, before and after, on the samples of the fit. The latter is optimistic.
     from_logits_ : bool
         Whether logits were fitted.
     n_iterations_, converged_, n_samples_, floor_, family_
@@ -112,22 +112,21 @@ class VectorScaling(SoftmaxScaling):
     Warns
     -----
     SeparationWarning
-        By `fit`, if the fitted map finds the label of every sample.
+        By `fit`, if the fitted map predicts the label of every sample.
     ProbabilityFloorWarning
         By `fit`, if `y_pred` has probabilities of 0.
     ConvergenceWarning
-        By `fit`, if it ends before the optimum.
+        By `fit`, if it stops before the optimum.
 
     See Also
     --------
-    MatrixScaling : With a matrix for w.
+    MatrixScaling : A matrix in place of w.
 
     Notes
     -----
-    A constant that is added to all logits of a prediction does change q, so `transform` takes logits if logits were
-    fitted, and probabilities if these were. The function is convex. A trust-region method whose steps are by
-    conjugate gradients finds its optimum: time O(n m) for a product with the Hessian, memory O(n m).
-    Arrays on NVIDIA GPUs are refused (NotImplementedError).
+    Adding a constant to all logits of a prediction changes q: `transform` needs logits if logits were fitted, and
+    probabilities otherwise. The objective is convex. A trust-region conjugate gradient method finds the optimum: time
+    O(n m) for a product with the Hessian, memory O(n m). Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------
@@ -164,7 +163,7 @@ class VectorScaling(SoftmaxScaling):
 
 
 def _standard_errors(regression: Regression, minimum: Minimum) -> np.ndarray:
-    """Return those of weights and intercepts by the sandwich of Huber and White, infinite where nothing tells."""
+    """Return sandwich (Huber-White) standard errors of weights and intercepts, infinite if not identified."""
     n, m = regression.n, len(minimum.parameters)
     scores = regression.features[0]
     q = np.concatenate(regression.probabilities(minimum.parameters), axis=1)
@@ -187,17 +186,17 @@ class MatrixScaling(SoftmaxScaling):
 
     .. math:: q = \mathrm{softmax}(W z + b)
 
-    with the W and b [1]_ of the lowest
+    with the W and b [1]_ that minimize
 
     .. math:: \frac{1}{n} \sum_i -\log q_i(y_i) + \frac{\lambda}{m (m - 1)} \sum_{j \ne k} W_{jk}^2
        + \frac{\mu}{m} \sum_j b_j^2 ,
 
-    which is the off-diagonal and intercept regularisation (ODIR) of [2]_. z are logits as they are given, or log(p).
+    which is the off-diagonal and intercept regularisation (ODIR) of [2]_. z are logits as given, or log(p).
 
     Parameters
     ----------
     regularization : float
-        :math:`\lambda`, at least 0. What is best depends on the number of samples and classes, from 0.01 to 100.
+        :math:`\lambda`, at least 0. The best value depends on the number of samples and classes, from 0.01 to 100.
     intercept_regularization : float, optional
         :math:`\mu`, at least 0; by default `regularization`.
     floor : float
@@ -219,17 +218,15 @@ class MatrixScaling(SoftmaxScaling):
 
     See Also
     --------
-    DirichletCalibration : The same of log(p), whether logits are given or not.
-    VectorScaling : Without what is off the diagonal.
+    DirichletCalibration : The same for log(p), also if logits are given.
+    VectorScaling : A diagonal matrix.
 
     Notes
     -----
-    As for `VectorScaling`, `transform` takes logits if logits were fitted, and probabilities if these were. The
-    function is convex. A trust-region method whose steps are by conjugate gradients finds its optimum: time O(n m^2)
-    for a product with the Hessian, and O(n m^3) for a preconditioner, which is cheaper for more than 200 classes;
-    memory O(n m + m^3).
-    m (m + 1) parameters want some thousand samples for ten classes.
-    Arrays on NVIDIA GPUs are refused (NotImplementedError).
+    As for `VectorScaling`, `transform` needs logits if logits were fitted, and probabilities otherwise. The objective
+    is convex. A trust-region conjugate gradient method finds the optimum: time O(n m^2) for a product with the Hessian,
+    and O(n m^3) for a preconditioner, a cheaper one for more than 200 classes; memory O(n m + m^3). The m (m + 1)
+    parameters need some thousand samples for ten classes. Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------
@@ -279,12 +276,12 @@ class MatrixScaling(SoftmaxScaling):
 
 
 class DirichletCalibration(MatrixScaling):
-    r"""Dirichlet calibration: the map that repairs predictions whose laws in the classes are Dirichlet distributions.
+    r"""Dirichlet calibration: the map that calibrates predictions with Dirichlet distributions in all classes.
 
     .. math:: q = \mathrm{softmax}(W \log p + b)
 
-    with W and b as in `MatrixScaling`, which it is of log-probabilities [1]_. Logits are turned into these, so that
-    `transform` takes either. For two classes and without regularisation it is beta calibration without its bounds.
+    with W and b as in `MatrixScaling` of log-probabilities [1]_. Logits are converted, so `transform` takes both. For
+    two classes without regularisation it is beta calibration without bounds.
 
     Parameters
     ----------
@@ -309,7 +306,7 @@ class DirichletCalibration(MatrixScaling):
 
     See Also
     --------
-    MatrixScaling : Of logits; its notes say what it costs.
+    MatrixScaling : For logits; its notes give the costs.
 
     References
     ----------
@@ -336,7 +333,7 @@ class DirichletCalibration(MatrixScaling):
 
 
 def check_same_scores(recalibrator: Any, samples: ClassSamples) -> None:
-    """Refuse probabilities after a fit to logits, and logits after a fit to probabilities, if it matters."""
+    """Refuse probabilities after a fit to logits and vice versa, if they differ for the map."""
     if isinstance(recalibrator, DirichletCalibration) or recalibrator.from_logits_ == (samples.logits is not None):
         return
     nouns = ("probabilities", "logits") if recalibrator.from_logits_ else ("logits", "probabilities")

@@ -11,56 +11,56 @@ __all__ = ["PlattScaling"]
 
 
 class PlattScaling(LogisticEach):
-    r"""Platt scaling: logistic regression of the label on the log-odds that were predicted for it.
+    r"""Platt scaling: logistic regression of the label on the predicted log-odds.
 
     .. math:: q = \sigma(a s + b), \quad s = \log \frac{p}{1 - p} ,
 
-    with the sigmoid :math:`\sigma`, a slope a and an intercept b of the highest likelihood [1]_. Of more than two
-    classes each has a and b of its own, against all others, and the q of a prediction are divided by their sum.
+    with the sigmoid :math:`\sigma` and a slope a and intercept b of maximum likelihood [1]_. With more than two
+    classes, each class has its own a and b against all others, and each row of q is divided by its sum.
 
     Parameters
     ----------
     smoothing : bool
-        Take Platt's targets in place of 1 and 0: (k + 1) / (k + 2) for k samples of the class, and 1 / (l + 2) for l
-        samples of the others. They make the fit unique where the predictions separate the classes.
+        Replace the labels 1 and 0 by Platt's targets: (k + 1) / (k + 2) for k samples of the class, and 1 / (l + 2) for
+        l samples of the others. This makes the fit unique if the predictions separate the classes.
     floor : float
-        1e-300 to 0.1. If `y_pred` of the fit has probabilities of 0, whose log-odds are infinite, `fit` and
-        `transform` raise all smaller ones to this number, with a warning.
+        1e-300 to 0.1. If `y_pred` has probabilities of 0 in the fit, whose log-odds are infinite, `fit` and `transform`
+        raise all smaller probabilities to this number, with a warning.
 
     Attributes
     ----------
     slope_, intercept_ : ndarray, shape (m,)
-        a and b of each class; of two classes of the second alone, shape (1,).
+        a and b of each class; for two classes of the second only, shape (1,).
     slope_standard_error_, intercept_standard_error_ : ndarray
-        Of these, by the sandwich of Huber and White; infinite where the samples do not tell.
+        Sandwich (Huber-White) standard errors; infinite where not identified.
     n_iterations_ : int
-        Steps of the fit, which is of all classes at once.
+        Steps of the fit, which is joint for all classes.
     converged_ : bool
-        Whether all are at the optimum.
+        Whether all classes reached the optimum.
     n_samples_ : int
-        Samples of the fit.
+        Number of samples of the fit.
     floor_ : float or None
-        What smaller probabilities are raised to; None: they stay as they are.
+        The number that smaller probabilities are raised to, or None.
     family_ : str
-        What was fitted; `transform` takes the same.
+        The kind of predictions that were fitted; `transform` takes the same kind.
 
     Warns
     -----
     SeparationWarning
-        By `fit`, without smoothing, if the predictions separate a class from the others: the likelihood has no maximum.
+        By `fit` without smoothing, if the predictions separate a class from the others: the likelihood has no maximum.
     ProbabilityFloorWarning
         By `fit`, if `y_pred` has probabilities of 0.
 
     See Also
     --------
-    TemperatureScaling : One number for all classes, without an intercept.
+    TemperatureScaling : One parameter for all classes, without an intercept.
     BetaCalibration : Two slopes.
 
     Notes
     -----
-    With `from_logits` the log-odds are exact; of a column of logits they are these. The likelihood is convex, and its
-    optimum found by a trust-region method in time O(n m) a step and memory O(n m). Where all predictions are equal
-    there is no slope, and 1 is taken. Arrays on NVIDIA GPUs are refused (NotImplementedError).
+    With `from_logits` the log-odds are exact; a single column of logits is the log-odds. The negative log-likelihood is
+    convex; a trust-region method finds its minimum in time O(n m) per step and memory O(n m). If all predictions are
+    equal, the slope is set to 1. Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------

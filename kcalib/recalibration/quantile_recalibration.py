@@ -1,4 +1,4 @@
-"""Quantile recalibration: the levels of predicted quantiles replaced by the shares of targets that lie below them."""
+"""Quantile recalibration: replace levels of predicted quantiles by the observed share of targets below them."""
 
 from __future__ import annotations
 
@@ -15,49 +15,48 @@ from kcalib.recalibration._recalibrator import ForecastRecalibrator
 
 __all__ = ["QuantileRecalibration"]
 
-LOWEST = 2.0**-53  # level of a quantile, and 1 minus the highest
+LOWEST = 2.0**-53  # lowest level of a quantile, and 1 minus the highest
 
 
 class QuantileRecalibration(ForecastRecalibrator):
     r"""Quantile recalibration: the distribution function F of each prediction becomes R(F).
 
-    R is the share of the targets of the fit whose :math:`F_i(y_i)`, the PIT values, are at most its argument: their
-    empirical distribution function, which is also the isotonic regression of itself on the values [1]_. It is linear
-    between the values, k / (n + 1) at the k-th of n, 0 at 0 and 1 at 1. Afterwards PIT values are uniform, that is as
-    many targets lie below predicted quantiles as should, over all samples.
+    R is the empirical distribution function of the PIT values :math:`F_i(y_i)` of the fit, which is also the isotonic
+    regression of itself on the values [1]_. It is linear between the values, k / (n + 1) at the k-th of n, 0 at 0 and 1
+    at 1. Recalibrated PIT values are uniform: over all samples, the right share of targets is below each predicted
+    quantile.
 
     Parameters
     ----------
     n_points : int
-        Values of each repaired prediction, `~kcalib.distributions.Samples`: its quantiles at the levels
+        Number of values of each recalibrated prediction, `~kcalib.distributions.Samples`: its quantiles at the levels
         (j - 1/2) / n_points.
     seed : int
-        Of the randomised PIT values, see `kcalib.pit_values`.
+        Seed of the randomised PIT values, see `kcalib.pit_values`.
 
     Attributes
     ----------
     pit_ : ndarray
-        PIT values of the fit, ascending, between 0 and 1: where R has its corners.
+        PIT values of the fit, ascending, between 0 and 1: the knots of R.
     levels_ : ndarray
-        R there.
+        The values of R at the knots.
     n_samples_ : int
-        Samples of the fit.
+        Number of samples of the fit.
     family_ : str
-        What was fitted; `transform` takes the same.
+        The kind of predictions that were fitted; `transform` takes the same kind.
 
     See Also
     --------
-    ScaleCalibration, TemperatureScaling : One or two numbers, and distributions of the same family.
+    ScaleCalibration, TemperatureScaling : One or two parameters, and distributions of the same family.
     kcalib.quantile_calibration : The curve R with bands.
 
     Notes
     -----
-    For predictions of numbers with the methods ``cdf`` and ``quantile``, all but counts (TypeError). One R is made for
-    all samples, so that predictions can be wrong in opposite ways for different samples and stay so: see
-    `kcalib.calibration_test`. The standard error of R is that of a share, at most 1 / (2 sqrt(n)). Beyond the highest
-    and the lowest PIT value of the fit, tails are those of the prediction, rescaled in probability. Time O(n log n) to
-    fit, and n n_points quantiles to transform, with as much memory. Distributions on NVIDIA GPUs are refused
-    (NotImplementedError).
+    For predictions of numbers with the methods ``cdf`` and ``quantile``, except counts (TypeError). One R is fitted for
+    all samples, so errors that are opposite for different samples remain: see `kcalib.calibration_test`. The standard
+    error of R is at most 1 / (2 sqrt(n)). Beyond the highest and the lowest PIT value of the fit, tails are those of
+    the prediction, rescaled in probability. Time O(n log n) to fit, and n n_points quantiles to transform, with as much
+    memory. Distributions on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------
@@ -110,7 +109,7 @@ class QuantileRecalibration(ForecastRecalibrator):
 
 
 def has_levels(prediction: Distribution) -> bool:
-    """Whether these are distributions of numbers, all but counts, with methods cdf and quantile at all levels."""
+    """Return whether these distributions of numbers have cdf and quantile at all levels, as all but counts do."""
     has_methods = hasattr(prediction, "cdf") and hasattr(prediction, "quantile")
     has_methods = has_methods and not isinstance(prediction, Quantiles)
     return prediction.event_shape == () and has_methods and prediction.support != "count"

@@ -1,4 +1,4 @@
-"""Scale calibration: predicted distributions moved and spread until standardised residuals have mean 0, variance 1."""
+"""Scale calibration: shift and scale predicted distributions so that standardised residuals have mean 0, variance 1."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ __all__ = ["ScaleCalibration"]
 
 
 class ScaleCalibration(ForecastRecalibrator):
-    r"""Scale calibration: predictions moved and spread about their means, in units of their standard deviations.
+    r"""Scale calibration: shifts predictions and scales them about their means, in units of their standard deviations.
 
     .. math:: Z \mapsto m + \sigma (b + s (Z - m) / \sigma)
 
-    for a prediction Z of mean m and standard deviation :math:`\sigma`, with the b and s for which residuals
-    :math:`r = (y - m) / \sigma` have, on the samples of the fit, the mean b and the mean square :math:`s^2` about it.
-    That is the highest likelihood of normal distributions, where s is the root of the temperature; and it needs no
-    density, so that ensembles and draws can be spread, too.
+    for a prediction Z of mean m and standard deviation :math:`\sigma`. On the samples of the fit, the residuals
+    :math:`r = (y - m) / \sigma` have mean b and mean square :math:`s^2` about it [1]_. This is maximum likelihood for
+    normal distributions, where s is the root of the temperature. No density is needed, so ensembles and draws can also
+    be scaled.
 
     Parameters
     ----------
     bias : bool
-        Find b; else it is 0.
+        Whether to fit b; otherwise it is 0.
 
     Attributes
     ----------
     scale_ : float
         s.
     scale_standard_error_ : float
-        Of s, by the sandwich of Huber and White; infinite for fewer than three samples.
+        Sandwich (Huber-White) standard error of s; infinite for fewer than three samples.
     shift_, shift_standard_error_ : ndarray, shape (d,)
-        b, of vectors one number for each entry, and its standard error.
+        b and its standard error; for vectors one number for each entry.
     n_samples_ : int
-        Samples of the fit.
+        Number of samples of the fit.
     family_ : str
-        What was fitted; `transform` takes the same.
+        The kind of predictions that were fitted; `transform` takes the same kind.
 
     See Also
     --------
-    TemperatureScaling : The scale of the highest likelihood, which is another one for Laplace's distributions.
+    TemperatureScaling : The scale of maximum likelihood, which differs for Laplace distributions.
     QuantileRecalibration : Any monotone change of the levels.
 
     Notes
@@ -120,7 +120,7 @@ class ScaleCalibration(ForecastRecalibrator):
 
 
 def standardise(prediction: Any, y: Any) -> np.ndarray:
-    """Return (y - mean) / standard deviation, shape (n, d); of correlated normal ones by their Cholesky factors."""
+    """Return (y - mean) / standard deviation, shape (n, d), by Cholesky factors for correlated normal distributions."""
     if isinstance(prediction, MultivariateNormal):
         factors, gaps = (arrays.to_compute_device(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
         return np.asarray(np.linalg.solve(factors, gaps[:, :, None])[:, :, 0])

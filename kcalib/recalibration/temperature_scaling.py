@@ -1,6 +1,6 @@
-"""Temperature scaling: `TemperatureScaling` checks its parameters and input, fits, and gives back what it was given.
+"""`TemperatureScaling`: checks, fit and transform.
 
-What is scaled is `_scalable`'s, the search for the best temperature that of `_search`, or the one of the lowest SKCE.
+`_scalable` has the data that are scaled, `_search` the search for the temperature of maximum likelihood.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kcalib.regression.temperature import bound_at, lowest
 from kcalib.results import ConfidenceInterval
 from kcalib.target_kernels import TargetKernel
 
-GRID = 25  # temperatures between the bounds at which the SKCE is taken first
+GRID = 25  # temperatures between the bounds at which the SKCE is first computed
 STEP = 0.05  # of log(T), for derivatives of the SKCE
 
 __all__ = ["TemperatureScaling"]
@@ -61,9 +61,9 @@ class TemperatureScaling(Recalibrator):
 
     .. math:: q \propto p^{1 / T}
 
-    with respect to :math:`\mu` [1]_. One T is fitted for all samples: above 1, predictions were too sure of themselves
-    and are spread out; below 1, they are sharpened. The order of classes (thus the predicted class, and the accuracy)
-    and the means of distributions stay.
+    with respect to :math:`\mu` [1]_. One T is fitted for all samples: T > 1 spreads out over-confident predictions, T <
+    1 sharpens under-confident ones. The order of classes, hence the accuracy, and the means of distributions do not
+    change.
 
     ========================================== ================================= =================
     predictions                                become                            :math:`\mu`
@@ -80,20 +80,20 @@ class TemperatureScaling(Recalibrator):
     Parameters
     ----------
     criterion : {"likelihood", "skce"}
-        What T is fitted by: the highest likelihood of the labels [2]_, or the lowest squared kernel calibration error.
+        Fit T by the highest likelihood of the labels [2]_, or the lowest squared kernel calibration error.
     bounds : tuple of two floats, optional
-        The lowest and the highest T, positive. By default 0.01 and 100, and none where the highest likelihood has a
-        closed form: for all but class probabilities, Beta and Dirichlet distributions.
+        The lowest and the highest T, positive. By default (0.01, 100), or no bounds if maximum likelihood has a closed
+        form, as for all but class probabilities, Beta and Dirichlet distributions.
     confidence_level : float
-        Of the confidence interval, between 0 and 1.
+        Level of the confidence interval, between 0 and 1.
     floor : float, optional
-        1e-300 to 0.1. Where a label of the fit has the probability 0, as trees, nearest neighbours and naive Bayes
-        predict it, the likelihood is 0 at every temperature, and zeros stay zeros whatever the SKCE says: all smaller
-        probabilities are then raised to this number before they are scaled, by `fit` and by `transform`, with a
-        warning. T depends on it: each such label adds -log(floor) / T to the sum of log losses. None: an error by the
-        likelihood, and zeros as they are by the SKCE. Where no label has the probability 0, nothing is raised.
+        1e-300 to 0.1. If a label of the fit has the probability 0, as trees, nearest neighbours and naive Bayes
+        predict, the likelihood is 0 at every temperature. `fit` and `transform` then raise all smaller probabilities to
+        this number before scaling, with a warning. T depends on it: each such label adds -log(floor) / T to the sum of
+        log losses. None: an error for "likelihood", and zeros stay zeros for "skce". If no label has the probability 0,
+        nothing is raised.
     kernel, target_kernel : optional
-        For "skce", as in `kcalib.skce`, with its defaults.
+        For "skce", as in `kcalib.skce`.
     threads : int, optional
         As in `kcalib.skce`.
 
@@ -102,54 +102,53 @@ class TemperatureScaling(Recalibrator):
     temperature_ : float
         T.
     standard_error_ : float or None
-        Of T. None at a bound, for "skce" with weights, and for fewer than two samples.
+        Standard error of T. None at a bound, for "skce" with weights, and for fewer than two samples.
     confidence_interval_ : ConfidenceInterval or None
-        Limits ``low`` and ``high`` for T; None where there is no standard error. ``high`` is infinite if no
-        temperature is too high.
+        Limits ``low`` and ``high`` for T; None without a standard error. ``high`` is infinite if no temperature is too
+        high.
     criterion_before_, criterion_after_ : float
         Mean negative log-likelihood in nats, or the biased SKCE, at T = 1 and at `temperature_`, on the samples of the
-        fit. That after is optimistic: evaluate on other samples.
+        fit. The latter is optimistic: evaluate on other samples.
     kernel_, target_kernel_ : str or None
         For "skce", the kernels with their bandwidths as numbers; None for "likelihood".
     n_samples_ : int
-        Samples of the fit.
+        Number of samples of the fit.
     n_iterations_ : int
         Newton steps, 0 for closed forms, or evaluations of the SKCE.
     converged_ : bool
         Whether `temperature_` is the optimum; False at a bound.
     floor_ : float or None
-        What smaller probabilities are raised to; None: they stay as they are.
+        The number that smaller probabilities are raised to, or None.
     family_ : str
-        What was fitted; `transform` takes the same.
+        The kind of predictions that were fitted; `transform` takes the same kind.
     classes_, columns_ : tuple
-        Of class probabilities, the class of each column, and the names of the columns where they have some.
+        For class probabilities: the class of each column, and the column names, if any.
 
     Warns
     -----
     TemperatureBoundWarning
-        By `fit`, if the criterion gets better and better towards a bound (so it is if all predicted classes are right,
-        where T = 0 has the highest likelihood), or if it does not depend on T (one-hot or uniform predictions), where T
-        is 1.
+        By `fit`, if the criterion improves up to a bound (for example if all predicted classes are right, where T = 0
+        has the highest likelihood), or does not depend on T (one-hot or uniform predictions), where T is set to 1.
     ProbabilityFloorWarning
-        By `fit`, if a label has the probability 0, so that small probabilities are raised to `floor`.
+        By `fit`, if a label has the probability 0, and small probabilities are raised to `floor`.
 
     See Also
     --------
-    kcalib.regression.TemperatureCalibration : Estimates the calibration error by a temperature.
+    kcalib.regression.TemperatureCalibration : Estimate the calibration error by a temperature.
     kcalib.calibration_test : Are the scaled predictions calibrated?
 
     Notes
     -----
-    *Likelihood.* The mean negative log-likelihood, a convex function of 1/T; the standard error is the sandwich of
-    Huber and White. *SKCE.* The biased estimate, whose kernel on predictions sees those given at every T, in about 40
-    estimates. The user guide says why, in "Formulas of intervals and tests".
+    *Likelihood.* The mean negative log-likelihood is a convex function of 1/T; the standard error is the sandwich
+    (Huber-White) one. *SKCE.* The biased estimate, in about 40 evaluations, with a kernel of the predictions as given
+    at every T. The user guide explains why, in "Formulas of intervals and tests".
 
-    Distributions whose family is not closed under temperature scaling are a TypeError of `fit`; a label of probability
-    0 without a `floor`, and targets that are all the predicted means, where T would be 0, a ValueError. Logits at the
+    `fit` raises a TypeError for families that are not closed under temperature scaling, and a ValueError for a label of
+    probability 0 without a `floor`, or if all targets equal the predicted means, where T would be 0. Logits at the
     fitted temperature are ``y_pred / temperature_`` if `floor_` is None.
 
-    Standard errors and intervals are asymptotic, that is too narrow for few samples. After rounding, at a high T,
-    different probabilities can become equal.
+    Standard errors and intervals are asymptotic, and too narrow for few samples. At a high T, different probabilities
+    can become equal by rounding.
 
     References
     ----------
@@ -167,7 +166,7 @@ class TemperatureScaling(Recalibrator):
     >>> scaling.transform(Normal([10.0], [2.0])).std.round(3)
     array([4.243])
 
-    Class probabilities that are too sure of themselves:
+    Over-confident class probabilities:
 
     >>> rng = np.random.default_rng(0)
     >>> true = rng.dirichlet(np.ones(3), size=2000)
@@ -254,7 +253,7 @@ class TemperatureScaling(Recalibrator):
             return temper(y_pred, self.temperature_)
         predictions = Labels.of(prepare_unlabelled(y_pred, from_logits), y_pred, from_logits)
         self._check_family(predictions.family)
-        self._match_columns(y_pred, predictions.data.m, classes)  # refuses other classes; any order is the same
+        self._match_columns(y_pred, predictions.data.m, classes)  # refuses other classes; the order does not matter
         if self.floor_ is not None:
             predictions = predictions.with_floor(self.floor_)
         return restore_like(predictions.at(self.temperature_).probabilities, y_pred)
@@ -284,7 +283,7 @@ def _check_unused(**options: Any) -> None:
 
 
 class SKCECriterion:
-    """The biased SKCE as a function of log(T), with a kernel that sees the predictions at T = 1."""
+    """The biased SKCE as a function of log(T), with a kernel of the predictions at T = 1."""
 
     def __init__(self, predictions: Scalable, options: PairOptions) -> None:
         data = predictions.data
@@ -318,7 +317,7 @@ class SKCECriterion:
         return statistics.biased(moments, self.data.n, self.data.sample_weight)
 
     def _standard_error(self, place: float) -> float | None:
-        """The error of log(T): 2 sd(g) / (sqrt(n) U''), with U' the mean of 2 g_i, the derivatives of row means."""
+        """Return the error of log(T): 2 sd(g) / (sqrt(n) U''), U' the mean of 2 g_i, the derivatives of row means."""
         n = self.data.n
         moments = [sweep_one(self._backend(place + step), Moments()) for step in (-STEP, 0.0, STEP)]
         values = [statistics.biased(m, n) for m in moments]

@@ -1,4 +1,4 @@
-"""Venn-Abers predictors: two isotonic regressions for every prediction, and a probability between their values."""
+"""Venn-Abers predictors: two isotonic regressions for each prediction, and a probability between their values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["VennAbers"]
 
 
 class Values(NamedTuple):
-    """What isotonic regression says of one more sample at each point."""
+    """Values of isotonic regression after adding one sample at each point."""
 
     place: np.ndarray  # ascending, shape: (k,)
     lower: np.ndarray  # if it is not of the class, shape: (k,)
@@ -26,36 +26,35 @@ class Values(NamedTuple):
 
 
 class VennAbers(OneVsRest):
-    r"""Venn-Abers calibration: isotonic regression with the prediction itself among the samples, with either label.
+    r"""Venn-Abers calibration: isotonic regression that includes the prediction itself, with either label.
 
     For a new prediction with the score s, :math:`p_0` is the value at s of the isotonic regression of the samples and
-    (s, 0), and :math:`p_1` that of the samples and (s, 1). One of the two is perfectly calibrated, whatever the law of
-    the samples is, as long as they are exchangeable with the new one [1]_. The probability is
+    (s, 0), and :math:`p_1` the same with (s, 1). One of the two is perfectly calibrated for every distribution of the
+    samples, as long as they are exchangeable with the new one [1]_. The probability is
 
     .. math:: q = \frac{p_1}{1 - p_0 + p_1} ,
 
-    which has the lowest regret in log loss. Of more than two classes each has bounds of its own, against all others,
-    and the q of a prediction are divided by their sum; validity is that of each binary problem.
+    which has the lowest regret in log loss. With more than two classes, each class has its own bounds against all
+    others, and each row of q is divided by its sum; the guarantee holds for each binary problem.
 
     Parameters
     ----------
     n_folds : int, optional
-        Inductive, that is all samples at once, by default. With a number of folds, 2 to the number of samples: a
-        predictor for each of the folds, which are drawn at random, and the geometric means of their :math:`p_1` and
-        :math:`1 - p_0` [2]_. The cross Venn-Abers predictor of the paper also trains the model anew for each fold,
-        which needs the model.
+        By default (None) all samples are used at once (inductive). Otherwise the number of random folds, from 2 to the
+        number of samples: a predictor for each fold, combined by the geometric means of :math:`p_1` and :math:`1 - p_0`
+        [2]_. The cross Venn-Abers predictor of the paper also retrains the model for each fold, which needs the model.
     seed : int
-        Of the folds.
+        Seed of the folds.
 
     Attributes
     ----------
     values_ : list of list of tuple
-        For each class, of two classes for the second alone, and for each fold: the distinct predictions, and
-        :math:`p_0` and :math:`p_1` there.
+        For each class (for two classes the second only) and each fold: the distinct predictions, and :math:`p_0` and
+        :math:`p_1` at them.
     n_samples_ : int
-        Samples of the fit.
+        Number of samples of the fit.
     family_ : str
-        What was fitted; `transform` takes the same.
+        The kind of predictions that were fitted; `transform` takes the same kind.
 
     See Also
     --------
@@ -63,9 +62,9 @@ class VennAbers(OneVsRest):
 
     Notes
     -----
-    The weight of the new sample is the mean of those of the samples. Probabilities are never 0 or 1. All values are
-    found beforehand, in time O(m n log n) and memory O(m n) [2]_; a prediction takes O(m log n). Where labels have no
-    errors and predictions are few, bounds are wide: `bounds` says how wide. Arrays on NVIDIA GPUs are refused
+    The weight of the new sample is the mean weight of the samples. Probabilities are never 0 or 1. All values are
+    precomputed, in time O(m n log n) and memory O(m n) [2]_; a prediction takes O(m log n). With few samples, and
+    labels that the predictions separate, bounds are wide: see `bounds`. Arrays on NVIDIA GPUs are refused
     (NotImplementedError).
 
     References
@@ -96,19 +95,19 @@ class VennAbers(OneVsRest):
 
     @on_their_gpu
     def bounds(self, y_pred: Any, *, from_logits: bool = False) -> tuple[Any, Any]:
-        """The lower and the upper probability of each class.
+        """Return the lower and the upper probability of each class.
 
         Parameters
         ----------
         y_pred : array_like, shape (n, m), or (n,) for binary problems, or Categorical
             Predictions of the kind that was fitted.
         from_logits : bool
-            `y_pred` holds logits.
+            Whether `y_pred` holds logits.
 
         Returns
         -------
         tuple of two ndarray, shape (n, m)
-            :math:`p_0` and :math:`p_1`, not divided by any sum; with folds those of their geometric means.
+            :math:`p_0` and :math:`p_1`, not normalized; with folds from their geometric means.
 
         Raises
         ------
@@ -144,7 +143,7 @@ class VennAbers(OneVsRest):
         ]
 
     def _means(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Geometric means over the folds of 1 - p_0 and p_1, shape (n, columns)."""
+        """Return geometric means over the folds of 1 - p_0 and p_1, shape (n, columns)."""
         logs = np.zeros((2, samples.n, len(columns)))
         for j, (k, folds) in enumerate(zip(columns, self.values_, strict=True)):
             for values in folds:
@@ -160,7 +159,7 @@ class VennAbers(OneVsRest):
 
 
 def at(predicted: np.ndarray, values: Values) -> tuple[np.ndarray, np.ndarray]:
-    """p_0 and p_1 of predictions, shape (n,): a new sample between two points has the lower and the upper of these."""
+    """Return p_0 and p_1 of predictions, shape (n,); between two points the lower and the upper of their values."""
     below = np.searchsorted(values.place, predicted, side="right") - 1
     above = np.searchsorted(values.place, predicted, side="left")
     lower = np.where(below >= 0, values.lower[np.maximum(below, 0)], 0.0)
@@ -170,7 +169,7 @@ def at(predicted: np.ndarray, values: Values) -> tuple[np.ndarray, np.ndarray]:
 
 
 def values_of(points: Points) -> Values:
-    """Of one more sample at each point, with the weight 1."""
+    """Return the values of one more sample at each point, with the weight 1."""
     weight, misses = (np.ascontiguousarray(values[::-1]) for values in (points.weight, points.weight - points.hits))
     lower = 1 - _native.isotonic_with_hit(weight, misses)[::-1]
     upper = _native.isotonic_with_hit(points.weight, points.hits)

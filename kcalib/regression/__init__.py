@@ -1,7 +1,7 @@
-"""Calibration errors by regression: which estimator should I trust, decided by a risk (Gruber and Bach, 2025).
+"""Calibration errors by regression, with a risk to choose between estimators (Gruber and Bach, 2025).
 
-An estimation function h(p, p') is fitted to labels and predictions; the mean of h(p, p) estimates the squared
-calibration error, and its risk on other samples says how far to trust it.
+An estimation function h(p, p') is fitted to labels and predictions. The mean of h(p, p) estimates the squared
+calibration error, and the risk of h on other samples measures the accuracy of the estimate.
 """
 
 from kcalib.regression._choice import EstimatorRisk, SquaredCalibrationErrorResult

@@ -1,4 +1,4 @@
-"""Define results of the cross-validation: each estimator with its risk and its estimate, and the chosen one."""
+"""Results of the cross-validation: each estimator with its risk and its estimate, and the chosen one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kcalib.report.summary import Summarized, Summary
 
 @dataclass(frozen=True)
 class EstimatorRisk(Summarized):
-    """One estimator with its best parameters: what it estimates, and how far it is to be trusted.
+    """One estimator with its best parameters, its estimate and its risk.
 
-    Standard errors are over folds: the standard deviation by the square root of the number of folds.
+    Standard errors are over folds: the standard deviation divided by the square root of the number of folds.
     """
 
-    estimator: str  #: as it was given
-    parameters: dict[str, Any] | None  #: the best setting; None where classes have different ones
+    estimator: str  #: as given
+    parameters: dict[str, Any] | None  #: the best setting; None if it differs between classes
     value: float  #: estimate of the squared calibration error, on the samples not used for tuning
     standard_error: float  #: of `value`
     root: float  #: square root of `value`, with its sign
     risk: float  #: mean over folds
     risk_standard_error: float  #: of `risk`
-    root_risk: float  #: mean over folds of the root of the risk, as Gruber and Bach print it
+    root_risk: float  #: mean over folds of the root of the risk, as Gruber and Bach report
     root_risk_standard_error: float  #: of `root_risk`
-    risk_minus_null: float  #: mean over folds of the risk minus that of h = 0; negative where something was learned
+    risk_minus_null: float  #: mean over folds of the risk minus the risk of h = 0; negative if the estimator is useful
     risk_minus_null_standard_error: float  #: of `risk_minus_null`, whose folds are paired
     fold_values: tuple[float, ...]  #: the estimate by the function of each fold
     fold_risks: tuple[float, ...]  #: the risk on each fold
@@ -36,39 +36,39 @@ class EstimatorRisk(Summarized):
 
 @dataclass(frozen=True)
 class SquaredCalibrationErrorResult(Summarized):
-    """A squared calibration error, estimated by the estimator of the lowest risk.
+    """A squared calibration error, estimated by the estimator with the lowest risk.
 
-    Standard errors are over folds; they do not know that other samples would have been evaluated.
+    Standard errors are over folds, and do not include the variation of the evaluated samples.
     """
 
     value: float  #: estimate of the squared calibration error; may be negative
     standard_error: float  #: of `value`, over folds
     root: float  #: square root of `value`, with its sign
-    estimator: str  #: the estimator of the lowest risk, as it was given
-    parameters: dict[str, Any] | None  #: its best parameters; None where classes have different ones
+    estimator: str  #: the estimator with the lowest risk, as given
+    parameters: dict[str, Any] | None  #: its best parameters; None if they differ between classes
     risk: float  #: its risk, mean over folds
     risk_standard_error: float  #: of `risk`
     null_risk: float  #: the risk of h = 0, mean over folds
     null_risk_standard_error: float  #: of `null_risk`
-    risk_minus_null: float  #: mean over folds of the difference; above 0: no estimator was better than none
+    risk_minus_null: float  #: mean over folds of the difference; above 0 if no estimator was better than h = 0
     risk_minus_null_standard_error: float  #: of `risk_minus_null`
-    estimators: tuple[EstimatorRisk, ...]  #: all that were tried, by rising risk
+    estimators: tuple[EstimatorRisk, ...]  #: all candidates, by increasing risk
     fold_null_risks: tuple[float, ...]  #: the risk of h = 0 on each fold
     lens: str  #: notion of calibration
-    by_class: tuple[Any, ...] | None  #: one such result for each class; None but for lens="class_wise"
+    by_class: tuple[Any, ...] | None  #: a result for each class, with lens="class_wise"; otherwise None
     n_samples: int  #: samples given
     n_tuning: int  #: samples of the folds
     n_test: int  #: samples that `value` is a mean over
     n_folds: int  #: folds
     n_classes: int  #: m
-    seed: int | None  #: of the permutation; None where the samples kept their order
+    seed: int | None  #: of the permutation; None if the samples kept their order
     seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
         return self.value
 
     def _summary(self) -> Summary:
-        """Return the table of all estimators, by rising risk."""
+        """Return the table of all estimators, by increasing risk."""
         header = ["estimator", "parameters", "squared error", "std. error", "risk minus null", "std. error"]
         rows = []
         for entry in self.estimators:
@@ -84,7 +84,7 @@ def make_entry(
     name: str, parameters: dict[str, Any] | None, values: np.ndarray, risks: np.ndarray, null_risks: np.ndarray
 ) -> EstimatorRisk:
     value = float(np.mean(values))
-    roots = np.sqrt(np.maximum(risks, 0.0))  # rounding may have made a risk of 0 negative
+    roots = np.sqrt(np.maximum(risks, 0.0))  # a risk of 0 may be negative by rounding
     return EstimatorRisk(
         name,
         parameters,
@@ -130,7 +130,7 @@ def make_result(entries: list[EstimatorRisk], null_risks: np.ndarray, **fields: 
 def average_over_classes(
     results: Sequence[SquaredCalibrationErrorResult], seconds: float
 ) -> SquaredCalibrationErrorResult:
-    """Return the means over classes, fold by fold; the folds are the same samples for every class."""
+    """Return the means over classes of each fold; the folds have the same samples for all classes."""
     null_risks = np.mean([result.fold_null_risks for result in results], axis=0)
     entries = []
     for name in (entry.estimator for entry in results[0].estimators):

@@ -1,13 +1,12 @@
-r"""Expand the kernel matrix of training samples in few products: what kernel ridge regression starts from.
+r"""Factorise the kernel matrix of training samples for kernel ridge regression.
 
 `Expansion.of` finds features of a prediction that reproduce the kernel between training samples, and between these and
-others, and are orthogonal over the training samples:
+other predictions, and are orthogonal over the training samples:
 
 .. math:: k(p, p') \approx \psi(p)^\top \psi(p'), \qquad \sum_i \psi(p_i) \psi(p_i)^\top = \operatorname{diag}(l),
 
-l the eigenvalues of the kernel matrix. They come from a pivoted Cholesky factorisation as far as rounding allows, where
-that ends early, and otherwise from an eigendecomposition of the whole matrix. `kernel_products` evaluates them.
-Called by `kcalib.regression.kernel_ridge`.
+with l the eigenvalues of the kernel matrix. They come from a pivoted Cholesky factorisation, accurate to rounding, if
+its rank is low, and otherwise from an eigendecomposition of the whole matrix. `kernel_products` evaluates them.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.solvers.kronecker import Eigensystem, eigendecomposition
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
-LOW_RANK = 0.7  # of the samples: up to this rank the factorisation is faster than an eigendecomposition of K
-NEGATIVE = 1e-8  # eigenvalue that shows an indefinite kernel, relative to the largest
+LOW_RANK = 0.7  # rank, relative to the number of samples, up to which factorising is faster than an eigendecomposition
+NEGATIVE = 1e-8  # relative size of a negative eigenvalue that shows an indefinite kernel
 
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """psi(p) = map^T k(landmarks, p) of training samples, their eigenvalues and moments with the residuals."""
+    """Features psi(p) = map^T k(landmarks, p), their eigenvalues, and their cross moments with the residuals."""
 
     n_samples: int
-    kernel: Kernel  # with its bandwidths as numbers
+    kernel: Kernel  # with numeric bandwidths
     landmarks: Array  # points, shape (q, d)
     map: Array  # shape (q, r)
     eigenvalues: Array  # l > 0, ascending, shape (r,)
     cross: Array  # c, shape (r, m)
-    rounding: float  # eigenvalues below are left out
-    n_truncated: int  # so many
+    rounding: float  # smaller eigenvalues are left out
+    n_truncated: int  # number of these
     method: str  # "low_rank" or "dense"
     reason: str
 
@@ -77,7 +76,7 @@ class Expansion:
     ) -> Expansion:
         """Return the expansion for K = F F^T and F^T F = W diag(l) W^T.
 
-        psi(p) = W^T F(p) with F(p) = L^{-1} k(pivots, p), L the pivots' rows of F.
+        psi(p) = W^T F(p) with F(p) = L^{-1} k(pivots, p), where L has the rows of F at the pivots.
         """
         spectrum = eigendecomposition(linalg.matmul(factor.T, factor), overwrite=True)
         eigenvalues, vectors = _drop_rounding(spectrum)
@@ -100,7 +99,7 @@ class Expansion:
     def _of_matrix(cls, problem: Problem, backend: KernelOperator, reason: str) -> Expansion:
         """Return psi for K = Q diag(l) Q^T: psi(p) = diag(l)^{-1/2} Q^T k(samples, p)."""
         rows = slice(0, problem.n)
-        # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.
+        # The transpose is the same matrix in LAPACK's order, which overwrites it with the eigenvectors.
         spectrum = eigendecomposition(backend.tile(rows, rows).T, overwrite=True)
         smallest, largest = float(spectrum.values[0]), float(spectrum.values[-1])
         if smallest < -NEGATIVE * largest:
@@ -132,7 +131,7 @@ def _drop_rounding(spectrum: Eigensystem) -> tuple[Array, Array]:
 
 
 def _largest_rank(points: Array, max_memory: float | None) -> int:
-    """Return the largest rank of a factor that is tried."""
+    """Return the largest rank of a factor to try."""
     n = len(points)
     rank = int(LOW_RANK * n)
     if max_memory is not None:
@@ -143,7 +142,7 @@ def _largest_rank(points: Array, max_memory: float | None) -> int:
 
 
 def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Array) -> Array:
-    """Return k(points, landmarks) @ vectors, where the points are; the matrix is not stored."""
+    """Return k(points, landmarks) @ vectors without storing the matrix, on the device of the points."""
     xp = arrays.namespace(points)
     if len(landmarks) == 0:
         return xp.zeros((len(points), vectors.shape[1]))

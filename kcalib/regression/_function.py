@@ -1,15 +1,15 @@
-r"""Define what all calibration-error estimation functions share: parameters, checks, evaluation, risk.
+r"""Base class of calibration-error estimation functions: parameters, checks, evaluation, risk.
 
-A function h(p, p') estimates :math:`\langle e(p), e(p') \rangle`, e(p) the expected residual of a sample with the
-prediction p, so that h(p, p) estimates the squared calibration error there. All functions of this package have the form
+A function h(p, p') estimates :math:`\langle e(p), e(p') \rangle`, with e(p) the expected residual of a sample with the
+prediction p, so h(p, p) estimates the squared calibration error at p. All functions of this package have the form
 
 .. math:: h(p, p') = \phi(p)^\top S \phi(p')
 
-with features phi of r entries and a symmetric matrix S. Then everything takes time linear in the number of samples: a
-subclass only has `_fit`, `_features` and, unless S is the identity, `_core`.
+with r features phi and a symmetric matrix S, so that everything takes time linear in the number of samples. A subclass
+only defines `_fit`, `_features` and, unless S is the identity, `_core`.
 
-Arrays on NVIDIA GPUs stay there, and so does what is fitted to them. Functions can be evaluated on either side:
-whatever of function and predictions is on the host goes to the GPU if the other is there.
+Samples on an NVIDIA GPU, and functions fitted to them, stay there. If either the function or the predictions are on a
+GPU, the other is copied to it for evaluation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kcalib.lenses import Canonical, Lens
 
 @dataclass(frozen=True)
 class Problem:
-    """Predictions seen through a lens, with residuals where there are labels; float64, on the host or an NVIDIA GPU.
+    """Predictions after a lens, with residuals if there are labels; float64, on the host or an NVIDIA GPU.
 
     A lens with one probability, such as `kcalib.lenses.TopLabel`, makes a problem in one dimension: points are
     confidences c, residuals y - c.
@@ -49,7 +49,7 @@ class Problem:
 
     @property
     def points(self) -> Array:
-        """Return what kernels and bins see, shape (n, m), or (n, 1): the confidences."""
+        """Return the inputs of kernels and bins, shape (n, m), or confidences, shape (n, 1)."""
         return self.simplex[:, 1:] if self.is_scalar else self.simplex
 
     @classmethod
@@ -58,7 +58,7 @@ class Problem:
         simplex, residuals = (arrays.to_compute_device(a, np.float64) for a in (points, residuals))
         labels = arrays.to_compute_device(data.labels, np.int64)
         if lens.is_scalar:
-            # 1 - c is the other probability: a difference would have lost its digits.
+            # Take 1 - c from the other probability: a subtraction would lose digits.
             right = arrays.namespace(simplex).where(labels == 1, simplex[:, 0], -simplex[:, 1])
             residuals = right[:, None]
         return cls(simplex, residuals, labels, lens.is_scalar)
@@ -68,7 +68,7 @@ class Problem:
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
 
     def to_device_of(self, reference: Array) -> Problem:
-        """Return the same problem, on the GPU if `reference` is there."""
+        """Return the problem on the device of `reference`, if that is a GPU."""
         if arrays.is_host(reference):
             return self
         simplex, residuals, labels = (
@@ -85,7 +85,7 @@ class Trial(NamedTuple):
 
 
 class Parametrised:
-    """Parameters in the manner of scikit-learn: the arguments of the constructor, stored as they are."""
+    """Parameters as in scikit-learn: the arguments of the constructor, stored unchanged."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters of the constructor by name, as scikit-learn does.
@@ -93,7 +93,7 @@ class Parametrised:
         Parameters
         ----------
         deep : bool
-            For scikit-learn; there are no parameters of parameters.
+            For compatibility with scikit-learn; no parameter has parameters.
 
         Returns
         -------
@@ -103,17 +103,17 @@ class Parametrised:
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Any:
-        """Set parameters by name; what was fitted is forgotten.
+        """Set parameters by name, and discard the fit.
 
         Parameters
         ----------
         **params
-            Names and values, checked by `fit`; ValueError for other names than the constructor has.
+            Names and values, checked by `fit`; ValueError for names that the constructor does not have.
 
         Returns
         -------
         object
-            Itself.
+            The object itself.
         """
         names = self.get_params()
         for name in params:
@@ -126,12 +126,12 @@ class Parametrised:
         return self
 
     def clone(self) -> Any:
-        """Return an object with the same parameters that is not fitted.
+        """Return an unfitted object with the same parameters.
 
         Returns
         -------
         object
-            A new one, without copies of the values.
+            A new object; the values are not copied.
         """
         return type(self)(**self.get_params())
 
@@ -142,11 +142,11 @@ class Parametrised:
 
 
 class CalibrationFunction(Parametrised):
-    """Base of the estimation functions."""
+    """Base class of the estimation functions."""
 
     lens: Lens | None
 
-    # Functions that `_try_settings` yields for settings of this parameter alone share what is large.
+    # Functions that `_try_settings` yields for settings of this parameter share their large arrays.
     _path: ClassVar[str | None] = None
 
     @on_their_gpu
@@ -161,7 +161,7 @@ class CalibrationFunction(Parametrised):
         Returns
         -------
         CalibrationFunction
-            Itself.
+            The fitted function itself.
         """
         self._fit_checked(self._problem(y_true, y_pred, classes, from_logits))
         self._warn_of_fit()
@@ -169,20 +169,19 @@ class CalibrationFunction(Parametrised):
 
     @on_their_gpu
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
-        """Return the function of all pairs of predictions.
+        """Evaluate the function for all pairs of predictions.
 
         Parameters
         ----------
         p, q : array_like, shape (n, m) and (n', m)
-            Predictions, as `y_pred` in `kcalib.skce`; `q` is `p` if left out.
+            Predictions, as `y_pred` in `kcalib.skce`; `q` defaults to `p`.
         from_logits : bool
             Whether both are logits.
 
         Returns
         -------
         ndarray of float64, shape (n, n')
-            The values h(p_i, q_j); an array on the GPU if the predictions are there, or what the function was fitted
-            to.
+            The values h(p_i, q_j); an array on the GPU if the predictions or the fit are there.
         """
         return restore(self._values(p, q, from_logits), p)
 
@@ -193,7 +192,7 @@ class CalibrationFunction(Parametrised):
         Parameters
         ----------
         y_pred, from_logits
-            As in `kcalib.skce`; not those of the fit, where the estimate would be too large.
+            As in `kcalib.skce`; not the samples of the fit, for which the estimate would be too large.
 
         Returns
         -------
@@ -205,12 +204,12 @@ class CalibrationFunction(Parametrised):
 
     @on_their_gpu
     def risk(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> float:
-        """Return how wrong the function is: its mean squared error, up to a constant (Gruber and Bach, equation 20).
+        """Return the mean squared error of the function, up to a constant (Gruber and Bach, equation 20).
 
         Parameters
         ----------
         y_true, y_pred, classes, from_logits
-            As in `kcalib.skce`; not those of the fit, where the risk would be too low.
+            As in `kcalib.skce`; not the samples of the fit, for which the risk would be too low.
 
         Returns
         -------
@@ -224,13 +223,13 @@ class CalibrationFunction(Parametrised):
     # Hooks of subclasses.
 
     def _fit(self, problem: Problem) -> None:
-        """Set what is fitted, in attributes whose names end with an underscore."""
+        """Set the fitted attributes, whose names end with an underscore."""
         raise NotImplementedError
 
     def _features(self, problem: Problem) -> Array:
-        """Return phi of each prediction, shape (n, r), where the predictions are, without its residuals and labels.
+        """Return phi of each prediction, shape (n, r), on their device; do not use residuals or labels.
 
-        What was fitted may be on the host, with predictions on a GPU.
+        The fit may be on the host while the predictions are on a GPU.
         """
         raise NotImplementedError
 
@@ -239,9 +238,9 @@ class CalibrationFunction(Parametrised):
         return None
 
     def _warn_of_fit(self) -> None:
-        """Warn of a fit; not called for functions that a cross-validation tries and leaves."""
+        """Warn about the fit; not called for candidates that a cross-validation rejects."""
 
-    # Also for the cross-validation.
+    # Also used by the cross-validation.
 
     def _values(self, p: Any, q: Any, from_logits: bool) -> Array:
         """Return `h` as a NumPy or CuPy array."""
@@ -254,7 +253,7 @@ class CalibrationFunction(Parametrised):
         return matmul(left if core is None else matmul(left, core), right.T)
 
     def _try_settings(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Trial]:
-        """Yield functions with these parameters, fitted to `train`, and their risks on `validation`."""
+        """Yield functions with these parameters, fitted to `train`, with their risks on `validation`."""
         for setting in settings:
             function = self.clone().set_params(**setting)._fit_checked(train)
             yield Trial(function, function._risk(validation))
@@ -265,9 +264,9 @@ class CalibrationFunction(Parametrised):
         return self
 
     def _set_sizes(self, problem: Problem) -> None:
-        """Set the sizes by which a function counts as fitted."""
+        """Set the sizes that mark a function as fitted."""
         self.n_classes_, self.n_samples_ = problem.simplex.shape[1], problem.n
-        self._place_ = problem.simplex[:0].copy()  # empty: where the function was fitted
+        self._place_ = problem.simplex[:0].copy()  # empty array on the device of the fit
 
     def _evaluate(self, problem: Problem) -> Array:
         if problem.simplex.shape[1] != self.n_classes_:
@@ -318,12 +317,12 @@ def diagonal(features: Array, core: Array | None) -> Array:
 
 
 def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
-    """Return the mean over i != j of (<e_i, e_j> - phi_i^T S phi_j)^2 in O(n (m + r)^2), by norms of sums."""
+    """Return the mean over i != j of (<e_i, e_j> - phi_i^T S phi_j)^2 in O(n (m + r)^2)."""
     n, xp = len(residuals), arrays.namespace(residuals)
     if n < 2:
         raise ValueError(f"the risk needs at least 2 samples, there are {n}")
     images = features if core is None else matmul(features, core)
-    # The sum of squares of h = Phi S Phi^T, from Phi^T Phi S where that is smaller.
+    # The sum of squares of h = Phi S Phi^T, from Phi^T Phi S if that is smaller.
     square = matmul(images, features.T) if n <= features.shape[1] else matmul(features.T, images)
     total = float(
         xp.sum(matmul(residuals.T, residuals) ** 2)

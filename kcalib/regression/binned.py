@@ -1,7 +1,6 @@
-"""Calibration errors by bins: the usual estimator, as an estimation function.
+"""The binned calibration error as an estimation function.
 
-`BinnedCalibration` fits the mean residual of each bin of the probability; evaluation and risk are those of
-`_function`. Edges and gaps are on the host, wherever the samples are.
+`BinnedCalibration` fits the mean residual in each bin of the probability. Edges and gaps are always on the host.
 """
 
 from __future__ import annotations
@@ -22,34 +21,34 @@ TOP_LABEL = TopLabel()
 
 
 class BinnedCalibration(CalibrationFunction):
-    r"""Estimation function by bins: the square of confidence minus accuracy in the bin.
+    r"""Estimation function by bins: the squared difference of confidence and accuracy in the bin.
 
     With the gap :math:`\mathrm{conf} - \mathrm{acc}` of each bin of the training samples,
 
     .. math:: h(p, p') = \mathrm{gap}(\mathrm{bin}(p))\, \mathrm{gap}(\mathrm{bin}(p')) ,
 
-    so that `squared_error` of the training samples themselves is the squared binned L2 error, and of other samples an
-    estimate that is not as optimistic. A bin without training samples has the gap of all samples together.
+    so that `squared_error` of the training samples is the squared binned L2 error; of other samples the estimate is
+    less optimistic. A bin without training samples has the gap of all samples together.
 
     Parameters
     ----------
     n_bins : int
         Number of bins, 1 to 1,000,000.
     binning : {"uniform", "equal_mass"}
-        Bins of equal width, or with equally many training samples up to one: those of `kcalib.top_label_ece`. They are
-        right-closed, (a, b], and 0 is in the first. Samples of equal probability share a bin, so that "equal_mass"
-        makes fewer bins where there are many of them: see `n_bins_`.
+        Bins of equal width, or with equal numbers of training samples (up to one), as in `kcalib.top_label_ece`. Bins
+        are right-closed, (a, b], and the first includes 0. Equal probabilities share a bin, so "equal_mass" may make
+        fewer bins: see `n_bins_`.
     lens : Lens, optional
-        Notion of calibration, one of `kcalib.lenses`: bins are of one probability, by default the confidence in the
-        predicted class. None, all classes together, is possible for two classes only; then bins are of the
-        probability of the second class, and `h` is twice that of ``ClassWise(1)``.
+        Notion of calibration with one probability, one of `kcalib.lenses`; by default the confidence in the predicted
+        class. None is possible for two classes only; then bins are of the probability of the second class, and `h` is
+        twice that of ``ClassWise(1)``.
 
     Attributes
     ----------
     n_bins_ : int
-        Bins that there are.
+        Number of bins.
     edges_ : ndarray of float64, shape (b - 1,)
-        The edges between these b bins, ascending.
+        Edges between these b bins, ascending.
     gaps_ : ndarray of float64, shape (b, 1), or (b, 2) for two classes without a lens
         Confidence minus accuracy.
     counts_ : ndarray of int64, shape (b,)
@@ -58,13 +57,13 @@ class BinnedCalibration(CalibrationFunction):
     See Also
     --------
     kcalib.top_label_ece : The L1 error with the same bins.
-    kcalib.regression.SquaredCalibrationErrorCV : Chooses the number of bins by risk.
+    kcalib.regression.SquaredCalibrationErrorCV : Choose the number of bins by risk.
 
     Notes
     -----
-    Fitting takes a sort of n probabilities, evaluation O(n log n_bins) time. `fit` raises ValueError if there are more
-    than two classes without a lens, and with "equal_mass" if there are more bins than samples; TypeError or ValueError
-    if a parameter is out of range.
+    Fitting sorts n probabilities; evaluation takes O(n log n_bins) time. `fit` raises ValueError for more than two
+    classes without a lens, and with "equal_mass" for more bins than samples; TypeError or ValueError if a parameter is
+    out of range.
 
     References
     ----------

@@ -1,8 +1,8 @@
-"""Choose an estimator of the calibration error, and its parameters: the pipeline of Gruber and Bach, section 3.2.2.
+"""Choose an estimator of the calibration error and its parameters (Gruber and Bach, section 3.2.2).
 
-Part of the samples tune: each candidate, an estimation function with parameters, is fitted to all
-folds but one and has its risk on that one. The functions of the lowest mean risk, one of each fold, together estimate
-the calibration error of the other samples.
+Some samples are for tuning: each candidate, an estimation function with parameters, is fitted to all folds but one, and
+its risk is evaluated on that fold. The functions with the lowest mean risk, one for each fold, together estimate the
+calibration error on the other samples.
 """
 
 from __future__ import annotations
@@ -63,26 +63,25 @@ def squared_calibration_error(
     classes: Any = None,
     from_logits: bool = False,
 ) -> SquaredCalibrationErrorResult:
-    """Estimate the squared calibration error by the estimator of the lowest risk.
+    """Estimate the squared calibration error by the estimator with the lowest risk.
 
-    Estimators differ, and so do their parameters. The risk says which to trust:
-    `kcalib.regression.SquaredCalibrationErrorCV`, which this calls, has it by cross-validation, and estimates with the
-    best on samples that were not used for that.
+    `kcalib.regression.SquaredCalibrationErrorCV` compares estimators and parameters by cross-validated risk, and
+    evaluates the best one on samples that were not used for the choice.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     lens : Lens or "class_wise", optional
-        Notion of calibration, one of `kcalib.lenses`; by default all classes together. "class_wise": the means over
-        all classes of what ``ClassWise(k)`` gives; each class has its own parameters, all have the same estimator.
+        Notion of calibration, one of `kcalib.lenses`; by default canonical. "class_wise": the means over all classes k
+        of the results for ``ClassWise(k)``; each class has its own parameters, all have the same estimator.
     estimators, n_folds, test_size, shuffle, seed
         As in `kcalib.regression.SquaredCalibrationErrorCV`.
 
     Returns
     -------
     SquaredCalibrationErrorResult
-        With `value`, the squared error, its `root`, the `risk`, and a table of all `estimators`; ``print`` shows it.
+        `value`, the squared error, its `root`, the `risk`, and a table of all `estimators`, which ``print`` shows.
 
     Raises
     ------
@@ -91,7 +90,7 @@ def squared_calibration_error(
 
     See Also
     --------
-    kcalib.skce : A kernel calibration error, which needs no fit and has an unbiased estimate.
+    kcalib.skce : A kernel calibration error with an unbiased estimate and without a fit.
 
     References
     ----------
@@ -117,7 +116,7 @@ def squared_calibration_error(
         raise ValueError(f"`lens` is {lens!r}, expected one of kcalib.lenses, or 'class_wise'")
     start, results = time.perf_counter(), []
     if shuffle and seed is None:
-        options["seed"] = check_seed(None)  # one for all classes: their folds are the same samples
+        options["seed"] = check_seed(None)  # all classes share one seed, so that their folds are the same samples
     m = prepare(y_true, y_pred, classes=classes, from_logits=from_logits).m
     with TerminalProgress("kcalib cross-validation") as bar:
         for k in range(m):
@@ -132,68 +131,68 @@ def _show(bar: Progress, k: int, m: int, share: float) -> None:
 
 
 class SquaredCalibrationErrorCV(Parametrised):
-    """Estimator of the squared calibration error, chosen with its parameters by cross-validated risk.
+    """Estimate the squared calibration error by the estimator with the lowest cross-validated risk.
 
     ``1 - test_size`` of the samples are for tuning, in `n_folds` folds. Each candidate, an estimation function with
-    parameters, is fitted to all folds but one, and its risk evaluated on that one; the lowest mean risk wins. Its
-    functions, one of each fold, estimate the calibration error on the remaining samples; the estimate is their mean,
-    and the spread over folds its standard error.
+    parameters, is fitted to all folds but one, and its risk is evaluated on that fold; the lowest mean risk wins. The
+    winning functions, one for each fold, estimate the calibration error on the remaining samples. The estimate is their
+    mean, and its standard error comes from their spread.
 
     Parameters
     ----------
     estimators : str, estimation function, pair, or list of these, optional
-        What to choose from: a name, for an estimator with its default grid of parameters; an estimation function of
-        `kcalib.regression` as it is; or a pair of one and a grid, a dictionary of lists of values (or a list of such)
-        as in scikit-learn's ``GridSearchCV``. By default all names that apply. Names: "bins" (one probability or two
-        classes only), "temperature", "kde", "kkr", "ukkr".
+        The candidates: a name, for an estimator with its default grid of parameters; an estimation function of
+        `kcalib.regression` with fixed parameters; or a pair of a function and a grid, a dictionary of lists of values
+        (or a list of such) as in scikit-learn's ``GridSearchCV``. Names: "bins" (one probability or two classes only),
+        "temperature", "kde", "kkr", "ukkr". Default: all names that apply.
     lens : Lens, optional
-        Notion of calibration, one of `kcalib.lenses`; by default all classes together. It is given to all estimators.
+        Notion of calibration, one of `kcalib.lenses`; by default canonical. All estimators use it.
     n_folds : int
-        Folds, at least 2.
+        Number of folds, at least 2.
     test_size : float
-        Share of the samples that are not for tuning, in (0, 1); rounded to whole samples.
+        Share of the samples that are not for tuning, in (0, 1).
     shuffle : bool
-        Permute the samples first. If False, the first samples are for tuning, the last for the estimate.
+        Whether to permute the samples. If False, the first samples are for tuning, the last for the estimate.
     seed : int, optional
-        Of ``numpy.random.default_rng(seed).permutation(n)``, at least 0. None draws one, which `result_` reports. Folds
-        are contiguous in that order, the first ones larger by one sample where the division leaves a rest.
+        Seed of ``numpy.random.default_rng(seed).permutation(n)``, at least 0. By default a seed is drawn, and reported
+        in `result_`. Folds are contiguous in the permuted order; the first ones may be larger by one sample.
 
     Attributes
     ----------
     result_ : SquaredCalibrationErrorResult
-        The estimate, its risk and that of h = 0, and a table of all estimators.
+        The estimate, its risk and the risk of h = 0, and a table of all estimators.
     estimators_ : list of estimation functions
-        The winner fitted for each fold: the ensemble.
+        The winner fitted without each fold: the ensemble.
     best_params_ : dict
-        Its parameters, of those in the grid.
+        The parameters of the winner in the grid.
     best_index_ : int
-        Its place in `cv_results_`.
+        The row of the winner in `cv_results_`.
     best_risk_ : float
-        Its mean risk.
+        The mean risk of the winner.
     cv_results_ : dict of arrays
         A row for each setting of each estimator, as in ``GridSearchCV``: "estimator", "params", "param_NAME" (masked
-        where the estimator has no such), "split0_risk", "split1_risk", ..., "mean_risk", "standard_error_risk",
+        for estimators without it), "split0_risk", "split1_risk", ..., "mean_risk", "standard_error_risk",
         "mean_root_risk", "mean_risk_minus_null" and "rank_risk".
 
     See Also
     --------
-    kcalib.squared_calibration_error : All of this in one call.
+    kcalib.squared_calibration_error : The same in one call.
 
     Notes
     -----
-    Risks are of samples that the fit has not seen, but the lowest of many is optimistic; it serves to choose. The
-    risk has a part that no estimator can change: compare estimators by risk minus null risk, not by risk.
+    Risks are of samples that the fit has not seen, but the lowest of many risks is optimistic; it only serves to
+    choose. The risk has a part that no estimator can change: compare estimators by risk minus null risk, not by risk.
 
-    Time: for each setting and fold a fit and an evaluation, except that settings of one parameter that share work
-    are fitted together. Memory: the samples, and functions, one for each fold, of the best estimator so far, of the
-    best setting so far of the next, and of the setting at hand (or of those that share work).
+    Time: a fit and an evaluation for each setting and fold; settings that share work are fitted together. Memory: the
+    samples, and one function for each fold of three candidates: the best so far, the best setting so far of the next
+    estimator, and the current setting (or those that share work).
 
-    A label that occurs in no fold but one is no problem: its probability is then estimated as for a class that does not
-    occur. Interrupting `fit` leaves the object as it was.
+    A label may occur in one fold only: its probability is then estimated as for a class that does not occur.
+    Interrupting `fit` leaves the object unchanged.
 
-    `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, if a parameter or a grid is out of
-    range, if a fold has less than two samples, and as the estimators do: "bins" if the lens leaves more than two
-    classes, "equal_mass" bins if the folds have fewer samples than bins. MemoryError as the estimators.
+    `fit` raises TypeError or ValueError as `kcalib.skce`, and if a parameter or a grid is out of range, a fold has
+    fewer than two samples, or an estimator refuses the data: "bins" if the lens leaves more than two classes,
+    "equal_mass" bins if the folds have fewer samples than bins. MemoryError as the estimators.
 
     References
     ----------
@@ -238,7 +237,7 @@ class SquaredCalibrationErrorCV(Parametrised):
     def fit(
         self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False
     ) -> SquaredCalibrationErrorCV:
-        """Run the pipeline.
+        """Choose the estimator, and estimate the error with it.
 
         Parameters
         ----------
@@ -248,33 +247,33 @@ class SquaredCalibrationErrorCV(Parametrised):
         Returns
         -------
         SquaredCalibrationErrorCV
-            Itself, fitted.
+            The fitted object itself.
         """
         with TerminalProgress("kcalib cross-validation") as bar:
             return self._fit(y_true, y_pred, classes, from_logits, bar)
 
     @on_their_gpu
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
-        """Return the ensemble's function of all pairs of predictions: the mean over folds.
+        """Evaluate the ensemble, the mean over folds, for all pairs of predictions.
 
         Parameters
         ----------
         p, q : array_like, shape (n, m) and (n', m)
-            Predictions; `q` is `p` if left out.
+            Predictions; `q` defaults to `p`.
         from_logits : bool
             Whether both are logits.
 
         Returns
         -------
         ndarray of float64, shape (n, n')
-            The values; an array on the GPU if the predictions are there, or what was fitted.
+            The values; an array on the GPU if the predictions or the fit are there.
         """
         functions = self._ensemble()
         return restore(sum(f._values(p, q, from_logits) for f in functions) / len(functions), p)
 
     @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
-        """Return the squared calibration error on other predictions, by the ensemble.
+        """Return the squared calibration error of other predictions by the ensemble.
 
         Parameters
         ----------
@@ -305,7 +304,7 @@ class SquaredCalibrationErrorCV(Parametrised):
         folds = [arrays.asarray_like(fold, problem.residuals) for fold in split.folds]
         null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in folds])
         winner = min(searches, key=lambda search: search.risk)
-        # Only now, so that an interrupted fit changes nothing.
+        # Set attributes last, so that an interrupted fit changes nothing.
         self.result_ = make_result(
             [
                 make_entry(s.candidate.name, s.candidate.settings[s.best], s.values, s.risks[s.best], null_risks)

@@ -1,14 +1,14 @@
-r"""The Dirichlet kernel density ratio (Popordanoska et al., 2022): each class's share of the density at a prediction.
+r"""The Dirichlet kernel density ratio (Popordanoska et al., 2022): the class shares of the density at a prediction.
 
-    DirichletKDE            as an estimation function, with its risk
-    kde_calibration_error   as the published number, leave-one-out over the samples themselves
+    DirichletKDE            an estimation function, with its risk
+    kde_calibration_error   the published estimate, leave-one-out
 
-Both ask a `Ratio`, which holds the training samples, for the shares
+Both use a `Ratio`, which holds the training samples and computes the shares
 
-.. math:: r(q) = \frac{\sum_i \mathrm{onehot}(y_i)\, w_i(q)}{\sum_i w_i(q)}
+.. math:: r(q) = \frac{\sum_i \mathrm{onehot}(y_i)\, w_i(q)}{\sum_i w_i(q)} .
 
-which takes the sums from the compiled sweep (src/cpu/dirichlet/dirichlet.cpp), on NVIDIA GPUs from `class_shares`,
-of weights :math:`w_i(q) = \exp(-\langle b_i, a_q\rangle - d_i)`.
+The compiled sweep (src/cpu/dirichlet/dirichlet.cpp), or `class_shares` on NVIDIA GPUs, adds up the weights
+:math:`w_i(q) = \exp(-\langle b_i, a_q\rangle - d_i)`.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 from kcalib.results import KDEResult
 
 FILES = ("include/kcalib/math.h", "include/kcalib/log_gamma.h", "cuda/dirichlet.cu")
-TILE, LANES = 64, 16  # of a block: queries, also of training samples, and rows or columns of its threads
-GROUPS = 128  # of training samples, at most: enough blocks where there are few queries
-PRODUCTS_FROM = 64  # features from which cuBLAS makes the inner products
-PRODUCTS_BYTES = 2**29  # of the inner products of a launch
-WORK = 2**40  # multiply-adds of a launch, at most: a part of a second where float64 is fast, seconds where it is not
-FEWEST_ROWS = 1024  # of a launch, if its sums fit
-SUMS_BYTES = 2**28  # of the sums of a launch
+TILE, LANES = 64, 16  # queries and training samples of a block, and rows or columns of its threads
+GROUPS = 128  # most groups of training samples: they make enough blocks if there are few queries
+PRODUCTS_FROM = 64  # number of features from which cuBLAS computes the inner products
+PRODUCTS_BYTES = 2**29  # for the inner products of a launch
+WORK = 2**40  # most multiply-adds of a launch: less than a second where float64 is fast, else seconds
+FEWEST_ROWS = 1024  # of a launch, if its sums fit in memory
+SUMS_BYTES = 2**28  # for the sums of a launch
 
 __all__ = ["BANDWIDTHS", "DirichletKDE", "kde_calibration_error"]
 
-# Popordanoska's code, and Gruber and Bach's appendix B, try these: 15 from 1e-5 to 0.1 at equal ratios, 5 up to 1.
+# The grid of Popordanoska's code and of appendix B of Gruber and Bach: 15 log-spaced from 1e-5 to 0.1, and 5 up to 1.
 BANDWIDTHS: tuple[float, ...] = (*(10.0 ** (-5 + 4 * i / 14) for i in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
 CRITERIA = ("likelihood", "loo_risk")
 ORIENTATIONS = ("training", "query")
 POWERS = {"l1": 1, "l2": 2}  # p of each norm
 Progress = Callable[[float], None]
 
-SMALLEST = 2.0**-1022  # the smallest normal number: what the logarithm of a smaller probability is taken of
-ROUNDING = 10.0  # bandwidths are above so many machine epsilons: exponents are of the size of 1 / bandwidth
+SMALLEST = 2.0**-1022  # smallest normal number, which replaces smaller probabilities in logarithms
+ROUNDING = 10.0  # smallest bandwidth in machine epsilons: exponents are of the order of 1 / bandwidth
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Training samples, in the order of their labels, and how their weights are computed."""
+    """Training samples, sorted by label, and options for their weights."""
 
     simplex: Array  # shape: (n, m)
     labels: Array  # int32, ascending, shape: (n,)
-    order: Array  # the number of each in the order given, shape: (n,)
+    order: Array  # position of each in the original order, shape: (n,)
     orientation: str
     dtype: str
     threads: int | None
@@ -79,7 +79,7 @@ class Ratio:
         return cls(problem.simplex[order], labels, order, orientation, dtype, threads)
 
     def to_device_of(self, reference: Array) -> Ratio:
-        """Return the same ratio, on the GPU if `reference` is there."""
+        """Return the ratio on the device of `reference`, if that is a GPU."""
         if arrays.is_host(reference) or not arrays.is_host(self.simplex):
             return self
         simplex, labels, order = (arrays.asarray_like(a, reference) for a in (self.simplex, self.labels, self.order))
@@ -91,7 +91,7 @@ class Ratio:
             return self._shares(simplex, bandwidth, False, progress)[0]
 
     def leave_one_out(self, bandwidth: float, progress: Progress | None) -> tuple[Array, float]:
-        """Return shares at the training samples from all others, and the mean of their log densities."""
+        """Return leave-one-out shares at the training samples, and the mean log density."""
         n, xp = len(self.simplex), arrays.namespace(self.simplex)
         if n < 2:
             raise ValueError(f"leave-one-out needs at least 2 samples, there are {n}; pass a number as `bandwidth`")
@@ -119,7 +119,7 @@ class Ratio:
         return class_shares(*problem, progress)
 
     def _pack(self, values: Array) -> Array:
-        if arrays.is_host(values):  # denormals take long there, and their products vanish
+        if arrays.is_host(values):  # subnormal numbers are slow, and their products vanish
             values[np.abs(values) < np.finfo(self.dtype).tiny] = 0.0
         return values.astype(self.dtype, copy=False)
 
@@ -140,15 +140,15 @@ def _information(simplex: Array) -> Array:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """A bandwidth, and where it is from."""
+    """A bandwidth and its origin."""
 
     value: float
     source: str
-    criteria: dict[float, float] | None  # of each bandwidth tried; None if it was given
+    criteria: dict[float, float] | None  # for each bandwidth tried; None if it was given
 
     @classmethod
     def choose(cls, ratio: Ratio, problem: Problem, bandwidth: Any) -> Bandwidth:
-        """Return `bandwidth` if it is a number, else the best of BANDWIDTHS by the criterion it names."""
+        """Return `bandwidth` if it is a number, else the best of BANDWIDTHS by the named criterion."""
         if not isinstance(bandwidth, str):
             return cls(_check_bandwidth(bandwidth, ratio.dtype), "given", None)
         check_choice("bandwidth", bandwidth, CRITERIA)
@@ -173,7 +173,7 @@ class Bandwidth:
 
 
 def _show_share(bar: Progress, sweeps: int, share: float) -> None:
-    """Show the share of all bandwidths that is done, after so many sweeps and a part of the next."""
+    """Show the share of the work on all bandwidths after some sweeps and a part of the next."""
     bar((sweeps + share) / len(BANDWIDTHS))
 
 
@@ -192,7 +192,7 @@ def _check_bandwidth(bandwidth: Any, dtype: str) -> float:
 
 
 def _phi(problem: Problem, shares: Array) -> Array:
-    """Return p - r(p), shape (n, m); of a scalar lens c - r(c), shape (n, 1), from the smaller one of c and 1 - c."""
+    """Return p - r(p), shape (n, m); for a scalar lens c - r(c), shape (n, 1), from the smaller of c and 1 - c."""
     difference = problem.simplex - shares
     if not problem.is_scalar:
         return difference
@@ -203,25 +203,25 @@ def _phi(problem: Problem, shares: Array) -> Array:
 class DirichletKDE(CalibrationFunction):
     r"""Calibration error by the ratio of Dirichlet kernel densities, one for each class.
 
-    Where the training samples near a prediction p have labels in other shares r(p) than p says, the model is
-    miscalibrated there: h(p, p') = <p - r(p), p' - r(p')>. Fit it to one set and evaluate it on another.
+    h(p, p') = <p - r(p), p' - r(p')>, where r(p) are the class shares among the training samples near p. Fit it to one
+    set of samples and evaluate it on another.
 
     Parameters
     ----------
     bandwidth : float or {"loo_risk", "likelihood"}
-        A positive number, at least 2.2e-15 (1.2e-6 in float32): small ones look at the nearest training samples only,
-        large ones at all. Otherwise the best of 20 between 1e-5 and 1 (appendix B of [2]_): by the risk
-        (equation 20 of [2]_) of the leave-one-out function on the training set, or by the leave-one-out likelihood of
-        the density of the predictions, as in the code of [1]_, which does not look at the labels: a single prediction
-        of 0 or 1, of which no other has a density, drives that to the largest bandwidth, which is warned of.
+        A positive number, at least 2.2e-15 (1.2e-6 in float32): small bandwidths use only the nearest training samples,
+        large ones all. Otherwise the best of 20 bandwidths between 1e-5 and 1 (appendix B of [2]_): by the risk
+        (equation 20 of [2]_) of the leave-one-out function on the training set, or, as in the code of [1]_, by the
+        leave-one-out likelihood of the predictions, which ignores the labels. A single prediction of 0 or 1 drives the
+        likelihood to the largest bandwidth, with a warning.
     orientation : {"training", "query"}
-        Whose Dirichlet density it is, see the notes.
+        Which point is the parameter of the Dirichlet density, see the Notes.
     lens : Lens, optional
-        The notion of calibration, see ``kcalib.lenses``; the canonical one by default. For a top label or one class
-        against the others the kernel is the beta kernel on the confidence.
+        Notion of calibration, one of `kcalib.lenses`; canonical by default. For the top label or one class against the
+        others the kernel is the beta kernel on the confidence.
     dtype : {"float64", "float32"}
-        Arithmetic of the weights; their sums are always float64. In float32 a weight has a relative error of about
-        1e-7 / bandwidth.
+        Precision of the weights; their sums are always float64. In float32 a weight has a relative error of about 1e-7
+        / bandwidth.
     threads : int, optional
         Threads, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process may use.
 
@@ -230,14 +230,14 @@ class DirichletKDE(CalibrationFunction):
     bandwidth_ : float
         The bandwidth.
     criteria_ : dict of float to float, or None
-        For each bandwidth tried the leave-one-out risk (lower is better), or the mean leave-one-out log-likelihood
-        (higher is better). None if the bandwidth was given.
+        The leave-one-out risk (lower is better) or mean log-likelihood (higher is better) of each bandwidth tried. None
+        if the bandwidth was given.
     n_samples_, n_classes_ : int
-        Of the training set, as the lens shows it.
+        Of the training set, after the lens.
 
     See Also
     --------
-    kde_calibration_error : The published number, of one set of samples.
+    kde_calibration_error : The published estimate, for one set of samples.
 
     Notes
     -----
@@ -247,17 +247,17 @@ class DirichletKDE(CalibrationFunction):
               w_i(q) = \begin{cases} \mathrm{Dir}(q;\, p_i / b + 1) & \text{training} \\
                                      \mathrm{Dir}(p_i;\, q / b + 1) & \text{query} \end{cases}
 
-    ([2]_, equations 11 and 25). "training", the default, has a density around each training sample, as the published
-    codes have; "query" a density around the prediction that is evaluated, as in [3]_ and in equation 11 read literally.
+    ([2]_, equations 11 and 25). "training", the default, has a density around each training sample, as in the published
+    codes; "query" has a density around the evaluated prediction, as in [3]_ and in the literal equation 11.
 
-    A probability of 0 is taken for the smallest normal number; a prediction far from all training samples has the
-    shares of the nearest. The user guide has the details in "Formulas of intervals and tests".
+    A probability of 0 is replaced by the smallest normal number; a prediction far from all training samples has the
+    shares of the nearest one. The user guide has the details in "Formulas of intervals and tests".
 
-    A `UserWarning` says that "likelihood" took the smallest or the largest of the bandwidths it may.
+    A `UserWarning` is raised if "likelihood" selects the smallest or the largest bandwidth.
 
-    Time O(n n' m) for n' evaluated predictions, memory O((n + n') m); to choose a bandwidth 20 times the time for
-    n' = n. Results do not depend on the number of threads, nor those of a prediction on the others, which on a GPU
-    holds up to rounding. Arrays on an NVIDIA GPU are fitted and evaluated there.
+    Time O(n n' m) for n' evaluated predictions, memory O((n + n') m); choosing a bandwidth takes 20 times the time for
+    n' = n. Results do not depend on the number of threads or on the other evaluated predictions (on a GPU up to
+    rounding). Arrays on an NVIDIA GPU are fitted and evaluated there.
 
     References
     ----------
@@ -323,11 +323,11 @@ def kde_calibration_error(
     dtype: Any = None,
     threads: int | None = None,
 ) -> float | KDEResult:
-    r"""Estimate the calibration error by Dirichlet kernel densities, each sample seen by all others.
+    r"""Estimate the calibration error by Dirichlet kernel densities, leave-one-out.
 
-    The mean over samples of the p-th power of the distance, in the p-norm, between the prediction and the shares of
-    the labels near it. It is a plug-in estimate: biased upwards, positive for calibrated models, and
-    dependent on the bandwidth. `kcalib.regression.DirichletKDE` has a risk beside it that says what to trust.
+    The mean over samples of the p-th power of the p-norm distance between the prediction and the class shares near it.
+    It is a plug-in estimate: biased upwards, positive for calibrated models, and dependent on the bandwidth.
+    `kcalib.regression.DirichletKDE` has a risk to judge such estimates.
 
     Parameters
     ----------
@@ -335,43 +335,42 @@ def kde_calibration_error(
         As in `kcalib.skce`, at least 2 samples. Arrays on an NVIDIA GPU stay there; those on other devices are copied
         to the host.
     bandwidth : float or {"loo_risk", "likelihood"}
-        A number, or how to choose it, as in `kcalib.regression.DirichletKDE`; the code of [1]_ takes "likelihood".
+        A number, or the criterion, as in `kcalib.regression.DirichletKDE`; the code of [1]_ uses "likelihood".
     norm : {"l1", "l2"}
-        That of the distances, p = 1 or 2. With "l2" the estimate is a mean squared Euclidean distance: its root is not
-        taken.
+        The norm of the distances, p = 1 or 2. "l2" gives a mean squared Euclidean distance, without the root.
     orientation, lens, dtype, threads
-        As in `kcalib.regression.DirichletKDE`. With a lens of one probability distances are
-        :math:`|c - r(c)|^p`, c the confidence.
+        As in `kcalib.regression.DirichletKDE`. For a lens with one probability the distances are :math:`|c - r(c)|^p`,
+        c the confidence.
 
     Returns
     -------
     float
-        The estimate. ``kde_calibration_error.result`` returns a `KDEResult` with the bandwidth and its choice, too.
+        The estimate. ``kde_calibration_error.result`` returns a `KDEResult` with the bandwidth and how it was chosen.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments, and if `bandwidth` is not positive, below 2.2e-15 (1.2e-6 in
-        float32) or no number; if `norm` or `orientation` is none of those listed; if there is one sample only.
+        As `kcalib.skce`; if `bandwidth` is not a positive number of at least 2.2e-15 (1.2e-6 in float32); if `norm` or
+        `orientation` is unknown; if there is only one sample.
 
     Warns
     -----
     UserWarning
-        If the likelihood takes the smallest or the largest of the bandwidths it may.
+        If "likelihood" selects the smallest or the largest bandwidth.
 
     See Also
     --------
-    kcalib.regression.DirichletKDE : Fitted to one set, evaluated on another, with a risk.
+    kcalib.regression.DirichletKDE : Fit to one set of samples, evaluate on another, with a risk.
 
     Notes
     -----
-    With :math:`r_{-i}` the ratio of `kcalib.regression.DirichletKDE` of all samples but the i-th it is [1]_
+    With :math:`r_{-i}` the ratio of `kcalib.regression.DirichletKDE` for all samples except the i-th it is [1]_
 
     .. math:: \widehat{\mathrm{CE}}_p^p = \frac1n \sum_{i=1}^n \| p_i - r_{-i}(p_i) \|_p^p .
 
     Time O(n^2 m), 20 times that to choose the bandwidth; memory O(n m).
 
-    The class-wise error is the mean of those of ``lens=ClassWise(k)`` over the classes k.
+    The class-wise error is the mean over the classes k of the errors with ``lens=ClassWise(k)``.
 
     References
     ----------
@@ -380,7 +379,7 @@ def kde_calibration_error(
 
     Examples
     --------
-    Of two samples each sees the other one's label only: r is (0, 1) at (0.8, 0.2) and (1, 0) at (0.4, 0.6).
+    Each of two samples sees only the other's label: r is (0, 1) at (0.8, 0.2) and (1, 0) at (0.4, 0.6).
 
     >>> import kcalib
     >>> round(kcalib.kde_calibration_error([0, 1], [[0.8, 0.2], [0.4, 0.6]], bandwidth=0.1), 6)
@@ -417,7 +416,7 @@ def kde_calibration_error(
 
 
 def program(dtype: str) -> Program:
-    """Return what is compiled: costs and weights are in "float64" or "float32"."""
+    """Return the GPU program with costs and weights in "float64" or "float32"."""
     real = f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}"
     return Program(FILES, (real, *define(TILE=TILE, LANES=LANES)))
 
@@ -434,11 +433,11 @@ def class_shares(
     leave_one_out: bool,
     progress: Callable[[float], None] | None,
 ) -> tuple[Array, Array]:
-    """Return each class's part of the weights, shape (queries, n_classes), and the logarithms of their sums.
+    """Return the class shares of the weights, shape (queries, n_classes), and the logarithms of their sums.
 
-    Weights are exp(-<training_i, query_j> - offset_i). The labels are int32 and ascend. With `leave_one_out` the
-    queries are the training samples, and do not see themselves. Queries pass some at a time, which are waited for, so
-    that it can be interrupted. Their results do not depend on each other, but for rounding by cuBLAS.
+    Weights are exp(-<training_i, query_j> - offset_i). The labels are int32 and ascending. With `leave_one_out` the
+    queries are the training samples, and exclude themselves. Queries are processed in launches, so that it can be
+    interrupted; results do not depend on the other queries, up to rounding by cuBLAS.
     """
     import cupy
 
@@ -488,6 +487,6 @@ def log_normalisers(x: Array) -> Array:
 
 
 def _rows(n_training: int, n_features: int, places: int) -> int:
-    """Return the queries of a launch."""
+    """Return the number of queries of a launch."""
     by_work = max(FEWEST_ROWS, WORK // (n_training * (n_features + 30)))
     return max(TILE, min(by_work, SUMS_BYTES // (16 * places)) // TILE * TILE)

@@ -1,12 +1,12 @@
 r"""Calibration errors by kernel ridge regression: of the residuals (U-KKR), or of their inner products (KKR).
 
-Both start from an `Expansion` (`_expansion`): features :math:`\psi` that reproduce the kernel and are orthogonal over
-the training samples, with squares l, the eigenvalues of the kernel matrix. With
-:math:`c = \sum_i \psi(p_i) e_i^\top` a regularization then is a quotient: c / (l + s), or
-:math:`(c c^\top)_{ij} / (l_i l_j + s)`, a shifted Kronecker system (`kcalib.solvers.kronecker`). So a path of
-regularizations takes one decomposition, and one evaluation of features.
+Both use an `Expansion` (`_expansion`): features :math:`\psi` that reproduce the kernel and are orthogonal over the
+training samples, with squared norms l, the eigenvalues of the kernel matrix. With :math:`c = \sum_i \psi(p_i) e_i^\top`
+the regression is a quotient: c / (l + s), or :math:`(c c^\top)_{ij} / (l_i l_j + s)`, a shifted Kronecker system
+(`kcalib.solvers.kronecker`). A path of regularizations therefore takes one decomposition and one evaluation of
+features.
 
-Samples on an NVIDIA GPU are factorised there, and everything of their number stays there.
+Samples on an NVIDIA GPU are factorised there, and all arrays with a row for each sample stay there.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from kcalib.solvers.kronecker import largest, quotients
 
 __all__ = ["KKR", "UKKR", "RegularizationWarning"]
 
-SMALLEST, LARGEST = 1e-100, 1e100  # regularization: no square or quotient leaves the range of float64
+SMALLEST, LARGEST = 1e-100, 1e100  # regularization: squares and quotients stay in the range of float64
 CONVENTIONS = ("printed", "code")
 
 
 class RegularizationWarning(UserWarning):
-    """A regularization below the rounding of the eigenvalues it is added to."""
+    """The regularization is below the rounding error of the eigenvalues that it is added to."""
 
 
 class KernelRidge(CalibrationFunction):
-    """What `KKR` and `UKKR` share: parameters, one decomposition for a path of regularizations."""
+    """Base class of `KKR` and `UKKR`: parameters, and one decomposition for a path of regularizations."""
 
     _path: ClassVar[str | None] = "regularization"
     _shares_features: ClassVar[bool]  # whether features do not depend on the regularization
-    _default: ClassVar[float]  # the default regularization, times a power of n
+    _default: ClassVar[float]  # the default regularization is this times a power of n
     _power_of_shift: ClassVar[int]  # the shift is regularization times n to this power
-    _power_of_code: ClassVar[float]  # the published code's shift is 10^a times n to this power
-    _exponents: ClassVar[tuple[tuple[float, ...], tuple[float, ...]]]  # a, of scalar lenses and of others
+    _power_of_code: ClassVar[float]  # the shift in the published code is 10^a times n to this power
+    _exponents: ClassVar[tuple[tuple[float, ...], tuple[float, ...]]]  # a, for scalar and other lenses
 
     def __init__(
         self,
@@ -62,25 +62,25 @@ class KernelRidge(CalibrationFunction):
         self.max_memory = max_memory
 
     def regularization_grid(self, n_samples: int, *, convention: str = "printed") -> list[float]:
-        r"""Return values of `regularization` to choose from for so many training samples, largest first.
+        r"""Return values of `regularization` to try for a number of training samples, largest first.
 
         Parameters
         ----------
         n_samples : int
-            Training samples n, of a fold where the choice is by cross-validation.
+            Number n of training samples; in a cross-validation those without one fold.
         convention : {"printed", "code"}
-            What the exponents a of appendix B, which depend on `lens`, are put into: the formula printed there, or that
-            of the code which made the paper's tables (see the notes of the class).
+            Formula for the exponents a of appendix B, which depend on `lens`: the printed one, or that of the code for
+            the tables of the paper (see the Notes of the class).
 
         Returns
         -------
-        list of float
+        18 values, or 9 with a lens with one probability.
             18 values, or with a lens of one probability 9.
 
         Raises
         ------
         TypeError, ValueError
-            If `n_samples` is no positive integer, or `convention` is unknown.
+            If `n_samples` is not a positive integer, or `convention` is unknown.
         """
         n = check_integer("n_samples", n_samples, 1)
         check_choice("convention", convention, CONVENTIONS)
@@ -99,7 +99,7 @@ class KernelRidge(CalibrationFunction):
             )
 
     def _try_settings(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Trial]:
-        """Share a decomposition, and features where these are the same, on a path of regularizations."""
+        """Share a decomposition, and features where they are equal, on a path of regularizations."""
         other_params: dict[str, Any] | None = None
         for setting in settings:
             function = self.clone().set_params(**setting)
@@ -135,7 +135,7 @@ class KernelRidge(CalibrationFunction):
         return Expansion.of(problem, kernel, self.max_memory)
 
     def _take(self, expansion: Expansion, shift: float) -> None:
-        """Set what is fitted, from an expansion and a shift."""
+        """Set the fitted attributes from an expansion and a shift."""
         self.kernel_ = expansion.kernel
         self.method_, self.method_reason_ = expansion.method, expansion.reason
         self.rank_, self.n_truncated_ = expansion.rank, expansion.n_truncated
@@ -146,11 +146,11 @@ class KernelRidge(CalibrationFunction):
         self._keep(expansion)
 
     def _rounding_of_shift(self, expansion: Expansion) -> float:
-        """Return the size of what the shift is added to at the eigenvalues that are left out."""
+        """Return the rounding error, at the eigenvalues that are left out, of what the shift is added to."""
         raise NotImplementedError
 
     def _keep(self, expansion: Expansion) -> None:
-        """Keep what evaluation needs."""
+        """Keep the arrays that evaluation needs."""
         raise NotImplementedError
 
 
@@ -162,64 +162,63 @@ class UKKR(KernelRidge):
     .. math:: h(p, p') = \langle G(p), G(p') \rangle, \qquad G(p) = E^\top (K + \lambda n I)^{-1} k(p)
 
     with the kernel matrix K of n training samples and their residuals :math:`e_i = \mathrm{onehot}(y_i) - p_i` in the
-    rows of E. As :math:`h(p, p) = |G(p)|^2`, `squared_error` is never negative.
+    rows of E. Since :math:`h(p, p) = |G(p)|^2`, `squared_error` is never negative.
 
     Parameters
     ----------
     regularization : float, optional
         The number :math:`\lambda` of the formula, 1e-100 to 1e100. Default: :math:`10^{-3}\, n^{-1/4}`.
-        `regularization_grid` has the values that Gruber and Bach try.
+        `regularization_grid` has the values of Gruber and Bach.
     kernel : Kernel, optional
-        Positive definite kernel, see `kcalib.kernels`, on predictions, or with a scalar lens on confidences. Default:
+        Positive definite kernel, see `kcalib.kernels`, on predictions, or on confidences with a scalar lens. Default:
         ``Gaussian(bandwidth=1.0)``, that is :math:`\exp(-\gamma |p - p'|^2)` with the :math:`\gamma = 1/2` of [1]_; the
         published code has :math:`\gamma = 1`, ``Gaussian(bandwidth=0.5**0.5)``. A bandwidth of None is the median
         distance of the training samples.
     lens : Lens, optional
         Notion of calibration, one of `kcalib.lenses`; canonical by default.
     max_memory : float, optional
-        Bytes that fitting may take. Default: what the machine, or the GPU of the samples, has available.
+        Bytes that fitting may take. Default: available memory of the machine, or of the GPU with the samples.
 
     Attributes
     ----------
     method_ : {"low_rank", "dense"}
-        Whether the kernel matrix is a factor of low rank to rounding, or was decomposed as a whole.
+        Whether the kernel matrix has low rank up to rounding, or was decomposed as a whole.
     method_reason_ : str
-        Why that one.
+        The reason for this method.
     rank_ : int
-        Eigenvalues of the kernel matrix that are kept.
+        Number of eigenvalues that are kept.
     n_truncated_ : int
-        Computed eigenvalues that are below rounding, and left out.
+        Number of computed eigenvalues below `rounding_`, which are left out.
     rounding_ : float
-        The bound they are below: the order of the decomposed matrix (rank of the factor, or n) times epsilon times the
-        largest eigenvalue.
+        The order of the decomposed matrix (rank of the factor, or n) times epsilon times the largest eigenvalue.
     shift_ : float
         :math:`\lambda n`, added to eigenvalues.
     truncation_matters_ : bool
-        Whether `shift_` is below `rounding_`, and anything is left out: that then changes the estimate more than
-        `regularization` does.
+        Whether eigenvalues are left out and `shift_` is below `rounding_`: the truncation then changes the estimate
+        more than `regularization` does.
     kernel_ : Kernel
-        The kernel with its bandwidths as numbers.
+        The kernel with numeric bandwidths.
     n_samples_, n_classes_ : int
         Of the training samples.
 
     See Also
     --------
     KKR : Regression of the inner products of residuals.
-    SquaredCalibrationErrorCV : Chooses `regularization` by risk.
+    SquaredCalibrationErrorCV : Choose `regularization` by risk.
 
     Notes
     -----
-    Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, so a shift of :math:`10^a n^{3/2}`; the code behind its
-    tables adds :math:`10^a n^{3/4}` to the eigenvalues, :math:`\lambda = 10^a n^{-1/4}`.
+    Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, a shift of :math:`10^a n^{3/2}`; the code for its tables
+    adds :math:`10^a n^{3/4}` to the eigenvalues, :math:`\lambda = 10^a n^{-1/4}`.
 
-    For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and
-    24 n^2 (40 on a GPU) if dense; a cross-validated path of regularizations takes one decomposition for each fold.
+    For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and 24
+    n^2 (40 on a GPU) if dense; in a cross-validation each fold takes one decomposition for a path of regularizations.
     Evaluation takes O(n' q m) time with q = r pivots, or q = n if dense.
 
-    `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
-    out of range or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
-    `RegularizationWarning` if `truncation_matters_`. The other methods raise ValueError before `fit`, and for
-    predictions with another number of classes.
+    `fit` raises TypeError or ValueError as `kcalib.skce`, ValueError if `regularization` is out of range or the kernel
+    is not positive definite, and MemoryError beyond `max_memory`; it warns `RegularizationWarning` if
+    `truncation_matters_`. The other methods raise ValueError before `fit`, and for predictions with another number of
+    classes.
 
     References
     ----------
@@ -270,33 +269,33 @@ class KKR(KernelRidge):
     ----------
     regularization : float, optional
         The number :math:`\lambda` of the formula, 1e-100 to 1e100. Default: :math:`10^{-4}\, n^{-1/2}`.
-        `regularization_grid` has the values that Gruber and Bach try.
+        `regularization_grid` has the values of Gruber and Bach.
     kernel, lens, max_memory
-        As of `UKKR`.
+        As in `UKKR`.
 
     Attributes
     ----------
     method_, method_reason_, rank_, n_truncated_, rounding_, kernel_, n_samples_, n_classes_
-        As of `UKKR`.
+        As in `UKKR`.
     shift_ : float
         :math:`\lambda n^2`, added to products of two eigenvalues.
     truncation_matters_ : bool
-        Whether `shift_` is below `rounding_` times the largest eigenvalue, and anything is left out: that then changes
-        the estimate more than `regularization` does.
+        Whether eigenvalues are left out and `shift_` is below `rounding_` times the largest eigenvalue: the truncation
+        then changes the estimate more than `regularization` does.
 
     See Also
     --------
     UKKR : Regression of the residuals.
-    SquaredCalibrationErrorCV : Chooses `regularization` by risk.
-    kcalib.solvers.kronecker : The shifted Kronecker systems behind it.
+    SquaredCalibrationErrorCV : Choose `regularization` by risk.
+    kcalib.solvers.kronecker : The shifted Kronecker systems.
 
     Notes
     -----
-    The kernel matrix is factorised, fitting takes the time and memory, and errors and warnings are those of `UKKR`.
-    Evaluation takes O(n' q r + n' r^2) time with q = r pivots, or q = n if dense.
+    Factorisation, time and memory of fitting, errors and warnings are as for `UKKR`. Evaluation takes O(n' q r + n'
+    r^2) time with q = r pivots, or q = n if dense.
 
-    Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, so a shift of :math:`10^a n^{5/2}`; the code behind its
-    tables adds :math:`10^a n^{3/2}` to the products, :math:`\lambda = 10^a n^{-1/2}`.
+    Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, a shift of :math:`10^a n^{5/2}`; the code for its tables
+    adds :math:`10^a n^{3/2}` to the products, :math:`\lambda = 10^a n^{-1/2}`.
 
     References
     ----------
@@ -320,7 +319,7 @@ class KKR(KernelRidge):
         return expansion.rounding * largest(expansion.eigenvalues)
 
     def _keep(self, expansion: Expansion) -> None:
-        self._expansion_ = expansion  # shared by the functions of a path
+        self._expansion_ = expansion  # shared by all functions on a path
 
     def _features(self, problem: Problem) -> Array:
         """Return psi, shape (n', r)."""

@@ -1,7 +1,7 @@
-r"""Calibration errors under the assumption that a temperature repairs the predictions.
+r"""Calibration errors if a temperature would calibrate the predictions.
 
-`TemperatureCalibration` has one parameter, fitted by the risk of `_function`, which also evaluates it. Predictions at
-another temperature, and the search for one, are also what `kcalib.recalibration` takes from here.
+`TemperatureCalibration` has one parameter, fitted by the risk of `_function`. `kcalib.recalibration` also uses the
+functions of this module for predictions at another temperature, and the search.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 __all__ = ["TemperatureCalibration"]
 
 LOWEST, HIGHEST = 0.01, 100.0
-ROUNDING = 1e-13  # of risks, relative to the largest
-AT_BOUND = 1e-4  # of log(T): a minimum so near a bound is there
+ROUNDING = 1e-13  # relative rounding error of risks
+AT_BOUND = 1e-4  # distance of log(T) to a bound below which a minimum is at the bound
 
 
 class TemperatureCalibration(CalibrationFunction):
-    r"""Estimation function of a model whose true probabilities are its predictions at another temperature.
+    r"""Estimation function for models whose true probabilities are their predictions at another temperature.
 
     .. math:: h(p, p') = \langle p - q(p), p' - q(p') \rangle, \quad q(p) = \mathrm{softmax}(\log(p) / T) .
 
-    That is section 5.1 of [1]_, where the temperature is written :math:`T = 0.3 / \theta`. T above 1: the predictions
-    are too sure of themselves; T = 1: calibrated, h = 0.
+    This is section 5.1 of [1]_, where the temperature is written :math:`T = 0.3 / \theta`. T > 1: the predictions are
+    over-confident; T = 1: calibrated, h = 0.
 
     Parameters
     ----------
     temperature : float, optional
-        T, positive. By default the one between 0.01 and 100 with the lowest risk on the samples to fit.
+        T, positive. By default the one between 0.01 and 100 with the lowest risk in the fit.
     lens : Lens, optional
-        Notion of calibration, one of `kcalib.lenses`; by default all classes together. With another the temperature is
-        that of the problem that the lens induces, for instance of confidence c against 1 - c.
+        Notion of calibration, one of `kcalib.lenses`; by default canonical. Otherwise the temperature is of the problem
+        that the lens induces, for instance of confidence c against 1 - c.
 
     Attributes
     ----------
@@ -51,15 +51,14 @@ class TemperatureCalibration(CalibrationFunction):
     Warns
     -----
     kcalib.recalibration.TemperatureBoundWarning
-        By `fit`, and by a cross-validation that chooses this function, if the risk gets lower and lower towards 0.01 or
-        100, which is taken: at 100 it is as if the true probabilities were uniform over the classes that a prediction
-        holds possible.
+        By `fit`, and by a cross-validation that chooses this function, if the risk decreases up to 0.01 or 100, which
+        is then taken. At 100 the true probabilities seem to be uniform over the classes with a positive prediction.
 
     Notes
     -----
-    Zeros stay zeros, and one-hot predictions one-hot: they say nothing about T. If no temperature has a lower risk than
+    Zeros stay zeros, and one-hot predictions one-hot: they do not identify T. If no temperature has a lower risk than
     1, it is 1. Fitting evaluates the risk at about 60 temperatures, each in O(n m^2) time. `fit` raises ValueError or
-    TypeError if `temperature` is not a positive finite number, and ValueError if it is to be found from one sample.
+    TypeError if `temperature` is not a positive finite number, and ValueError if it is to be fitted to one sample.
 
     References
     ----------
@@ -102,7 +101,7 @@ class TemperatureCalibration(CalibrationFunction):
 
 
 class Search(NamedTuple):
-    """A temperature, with the risks at 1 and there."""
+    """A temperature, with the risks at 1 and at it."""
 
     temperature: float
     is_at_bound: bool = False
@@ -111,7 +110,7 @@ class Search(NamedTuple):
 
 
 def _search(problem: Problem) -> Search:
-    """Return the temperature of lowest risk, 1 if none is lower."""
+    """Return the temperature with the lowest risk, 1 if none is lower."""
 
     def risk(log_temperature: float) -> float:
         return risk_of(problem.residuals, _gaps(problem, np.exp(log_temperature)), None)
@@ -122,9 +121,9 @@ def _search(problem: Problem) -> Search:
 
 
 def lowest(risk: Callable[[float], float], low: float, high: float, points: int) -> tuple[float, float, int]:
-    """Return where a function of log(T) is lowest, its value there, and how often it was evaluated.
+    """Return the minimizer of a function of log(T), its minimum, and the number of evaluations.
 
-    The best of a grid, then Brent's method around it. T = 1 is on the grid if it is between the bounds, and wins ties.
+    Brent's method around the best point of a grid. T = 1 is on the grid if it is between the bounds, and wins ties.
     """
     grid = np.linspace(np.log(low), np.log(high), points)
     start = int(np.argmin(np.abs(grid)))
@@ -135,36 +134,36 @@ def lowest(risk: Callable[[float], float], low: float, high: float, points: int)
     around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     refined = scipy.optimize.minimize_scalar(risk, bounds=around, method="bounded", options={"xatol": 1e-6})
     place, value = (refined.x, refined.fun) if refined.fun < risks[best] else (grid[best], risks[best])
-    for end in (0, -1):  # where all probabilities are 0 or 1 the function does not change any more
+    for end in (0, -1):  # the function is constant where all probabilities are 0 or 1
         if place != 0 and risks[end] - value <= ROUNDING * max(abs(value), abs(risks[start])):
             place, value = grid[end], risks[end]
     return float(place), float(value), len(grid) + int(refined.nfev)
 
 
 def bound_at(place: float, bounds: tuple[float, float]) -> float | None:
-    """Return the bound that the logarithm of a temperature is at."""
+    """Return the bound that the logarithm of a temperature is at, or None."""
     return next((bound for bound in bounds if abs(place - np.log(bound)) <= AT_BOUND), None)
 
 
 def _gaps(problem: Problem, temperature: float) -> Array:
-    """Return p - softmax(log(p) / T), shape (n, m); with a scalar lens that of the second column, shape (n, 1)."""
+    """Return p - softmax(log(p) / T), shape (n, m); with a scalar lens of the second column, shape (n, 1)."""
     p = problem.simplex
     q = at_temperature(logits_of(p), temperature)
     if not problem.is_scalar:
         return p - q
-    # The difference of the smaller probabilities has lost fewer digits.
+    # The difference of the smaller probabilities is more accurate.
     return arrays.namespace(p).where(p[:, 1] > p[:, 0], q[:, 0] - p[:, 0], p[:, 1] - q[:, 1])[:, None]
 
 
 def logits_of(p: Array) -> Array:
-    """Return logarithms of probabilities, shape (n, m), the highest of each row 0."""
+    """Return logarithms of probabilities, shape (n, m), with the largest of each row 0."""
     xp = arrays.namespace(p)
     with np.errstate(divide="ignore"):
         return xp.log(p / xp.max(p, axis=1, keepdims=True))
 
 
 def at_temperature(logits: Array, temperature: float) -> Array:
-    """Return softmax(logits / T) of the rows; the highest logit of each is 0."""
+    """Return softmax(logits / T) of the rows, whose largest logits are 0."""
     xp = arrays.namespace(logits)
     q = xp.exp(logits / temperature)
     return q / xp.sum(q, axis=1, keepdims=True)

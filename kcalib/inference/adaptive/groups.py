@@ -1,4 +1,4 @@
-"""The groups of samples for which the model is calibrated worst: `worst_groups`, with family-wise p-values."""
+"""`worst_groups`: the groups of samples for which the model is calibrated worst, with family-wise p-values."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ __all__ = ["GroupCalibration", "WorstGroups", "worst_groups"]
 
 FEW_DRAWS, MANY_DRAWS, MANY_DRAWS_WORK = 199, 999, 2e5
 LABELS_AT_ONCE = 2**22
-POWER = 0.8  # with which the minimum detectable error is found
+POWER = 0.8  # of the minimum detectable error
 
 
 @dataclass(frozen=True)
 class GroupCalibration(Summarized):
-    """How well the model is calibrated for the samples of one group."""
+    """Calibration of the model for the samples of one group."""
 
     group: str  #: the groupings and their values: "sex=f" or "sex=f, age=old"
     n_samples: int  #: samples of the group
     gap: float  #: mean probability minus share of labels: of the second of two classes, else of the most probable one
     confidence_interval: ConfidenceInterval  #: of the gap, for this group by itself
-    pvalue: float  #: of the hypothesis that the model is calibrated for this group, by itself
-    pvalue_adjusted: float  #: the same over all groups: family-wise
-    finding: str  #: what the largest of its statistics says
-    minimum_detectable_error: float  #: a gap that would be found among so many groups with the probability 0.8
+    pvalue: float  #: of the hypothesis that the model is calibrated for this group alone
+    pvalue_adjusted: float  #: the family-wise p-value over all groups
+    finding: str  #: what the largest statistic of the group shows
+    minimum_detectable_error: float  #: the gap that would be detected with probability 0.8 among this many groups
 
 
 @dataclass(frozen=True)
 class WorstGroups(Computed):
-    """Groups by how significantly the model is miscalibrated for them; ``print`` shows the first ones."""
+    """Groups by how significantly the model is miscalibrated for them; ``print`` shows the first groups."""
 
-    groups: tuple[GroupCalibration, ...]  #: all groups that were tested, the smallest p-value first
+    groups: tuple[GroupCalibration, ...]  #: all tested groups, the smallest p-value first
     pvalue: float  #: of the hypothesis that the model is calibrated for all of them
     level: float  #: of intervals and of the minimum detectable errors
-    n_left_out: int  #: groups with fewer samples than `min_size`
-    min_size: int  #: samples of a group, at least
+    n_left_out: int  #: groups with fewer than `min_size` samples
+    min_size: int  #: smallest number of samples of a tested group
     n_resamples: int  #: random draws of the labels
     seed: int  #: of the draws
     n_samples: int  #: samples given
@@ -96,25 +96,25 @@ def worst_groups(
     lens: Any = None,
     threads: int | None = None,
 ) -> WorstGroups:
-    r"""Test calibration in groups of the samples and their crossings, and find those where it is worst.
+    r"""Test calibration in groups of samples and their crossings, and rank the groups.
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits, lens, threads
-        As in `kcalib.skce`, for class probabilities; those on a GPU are copied to the host.
+        As in `kcalib.skce`, for class probabilities; arrays on a GPU are copied to the host.
     groups : mapping of str to array_like, shape (n,)
-        Groupings by name, or a data frame: each has a category of every sample. Values are compared as text; None, NaN
-        and NA are the category "missing". At most 100 categories: cut numbers into intervals first.
+        Groupings by name, or a data frame: a category for every sample. Values are compared as text; None, NaN and NA
+        become the category "missing". At most 100 categories each: cut numbers into intervals first.
     max_crossed : int
-        Largest number of groupings that are crossed; 1 crosses none.
+        Largest number of groupings to cross; 1 crosses none.
     min_size : int
-        Groups of fewer samples are left out, at least 2.
+        Groups with fewer samples are left out; at least 2.
     level : float
-        In (0, 1): 1 minus the confidence of intervals, and the level of the minimum detectable errors.
+        In (0, 1): 1 minus the confidence level of intervals, and the level of the minimum detectable errors.
     n_resamples : int, optional
         Random draws R of the labels; default 999, or 199 for more than 200,000 samples times groupings.
     seed : int, optional
-        Of the draws. None draws one, which the result reports.
+        Seed of the draws. By default a seed is drawn; the result reports it.
 
     Returns
     -------
@@ -124,10 +124,10 @@ def worst_groups(
     Raises
     ------
     TypeError
-        As `kcalib.skce`; if `groups` is no mapping.
+        As `kcalib.skce`; if `groups` is not a mapping.
     ValueError
-        As `kcalib.skce`; if a grouping has another length than the labels, or more than 100 values; if no group has
-        `min_size` samples; if a number is out of range.
+        As `kcalib.skce`; if the length of a grouping differs from the labels, or it has more than 100 values; if no
+        group has `min_size` samples; if a number is out of range.
 
     See Also
     --------
@@ -136,17 +136,17 @@ def worst_groups(
     Notes
     -----
     The statistics of a group are those of `kcalib.methods.Adaptive` for its samples: the score of the temperature, the
-    shares of the classes, and how often the most probable class is right. They are combined in the same way, for the
-    observed labels and for R draws of all labels from the predictions, which the groups share. The adjusted p-value
-    compares a group with the smallest combined value of all groups in each draw. It is exact at every sample size if
-    the labels are independent draws given predictions and groups, and takes their overlap into account. Intervals of
-    the gap are normal ones, with the variance of the samples or that under calibration, whichever is larger. The
-    minimum detectable error is :math:`(z_{1 - \alpha / 2G} + z_{0.8})` standard errors under calibration, for G groups
-    at the level :math:`\alpha`. Time O(n R) for each crossing of groupings.
+    class frequencies, and how often the most probable class is right. They are combined as in that test, for the
+    observed labels and for R draws of all labels from the predictions, which all groups share. The adjusted p-value
+    compares a group with the smallest combined value over all groups in each draw. It is exact at every sample size if
+    labels are independent draws given predictions and groups, and accounts for overlap of the groups. Intervals of the
+    gap are normal intervals with the larger of two variances: of the samples, and under calibration. The minimum
+    detectable error is :math:`(z_{1 - \alpha / 2G} + z_{0.8})` standard errors under calibration, for G groups at the
+    level :math:`\alpha`. Time O(n R) for each crossing of groupings.
 
     Examples
     --------
-    Predictions that are too high in one region alone:
+    Predictions that are too high in one region only:
 
     >>> import numpy as np, kcalib
     >>> rng = np.random.default_rng(1)
@@ -239,7 +239,7 @@ def compute_pvalue(observed: float, drawn: np.ndarray) -> float:
 def _cross_groupings(
     groupings: Sequence[Grouping], max_crossed: int, min_size: int
 ) -> Iterator[tuple[np.ndarray, list[str], int]]:
-    """Yield each sample's group, -1 where it is left out, the groups' names, and how many groups were left out."""
+    """Yield each sample's group (-1: left out), the names of the groups, and how many groups were left out."""
     for size in range(1, min(max_crossed, len(groupings)) + 1):
         for crossed in itertools.combinations(groupings, size):
             cells = np.stack([grouping.codes for grouping in crossed], axis=1)
@@ -255,12 +255,12 @@ def _cross_groupings(
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Sums over the samples of each of G groups; of the observed labels first, then of R draws."""
+    """Sums over the samples of each of G groups: for the observed labels, then for R draws."""
 
     sizes: np.ndarray  # shape: (G,)
-    scores: np.ndarray  # of log probabilities of the labels less their means, shape: (G, R + 1)
-    counts: np.ndarray  # of the classes' residuals, shape: (G, m, R + 1)
-    hits: np.ndarray  # of the residual of the most probable class, shape: (G, R + 1)
+    scores: np.ndarray  # of centred log probabilities of the labels, shape: (G, R + 1)
+    counts: np.ndarray  # of the residuals of the classes, shape: (G, m, R + 1)
+    hits: np.ndarray  # of the residuals of the most probable classes, shape: (G, R + 1)
     score_variances: np.ndarray  # under calibration, shape: (G,)
     count_variances: np.ndarray  # shape: (G, m)
     hit_variances: np.ndarray  # shape: (G,)
@@ -321,7 +321,7 @@ class _Sums:
         )
 
     def combine_blocks(self, data: Classification) -> tuple[np.ndarray, list[str]]:
-        """Return the combined p-values, shape (G, R + 1), and what the largest statistic of each group says."""
+        """Return combined p-values, shape (G, R + 1), and the finding of the largest statistic of each group."""
         words = Words.of(data)
         combined, findings = [], []
         for k in range(len(self.sizes)):

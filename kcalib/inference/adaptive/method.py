@@ -1,10 +1,9 @@
 r"""The adaptive test: several alternatives over shared draws of the labels, exact for every number of samples.
 
-Each block is a statistic of sums of the residuals :math:`e_i`, large for one kind of error: of the temperature, of the
-classes' shares, of a class's or of the largest probability in bins, and errors that kernels see. All blocks are
-computed of the observed labels and of the same labels drawn from the predictions; their approximate p-values are
-combined by the harmonic mean, and the combined value is ranked among those of the draws.
-`kcalib.inference.adaptive.blocks` makes the blocks.
+Each block is a statistic of sums of the residuals :math:`e_i`, sensitive to one kind of error: temperature, class
+frequencies, probabilities of a class or of the top label in bins, and errors that kernels detect. All blocks are
+computed for the observed labels and for the same drawn labels. Their approximate p-values are combined by the harmonic
+mean, and the combined value is ranked among those of the draws. `kcalib.inference.adaptive.blocks` makes the blocks.
 """
 
 from __future__ import annotations
@@ -27,24 +26,25 @@ from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult, TestBlock
 
-TIE = 1e-9  # relative difference of combined p-values that rounding makes
+TIE = 1e-9  # relative difference of combined p-values by rounding
 SIGNIFICANT = 0.05
 SMALLEST = 1e-300
-CANCELLED = 1e-6  # variance, relative to the square of the largest deviation, below which it is computed directly
-LEAST_SKEWNESS = 1e-3  # of the gamma law: below it the law is nearly normal
+CANCELLED = 1e-6  # variance, relative to the square of the largest deviation, below which it is summed directly
+LEAST_SKEWNESS = 1e-3  # of the gamma distribution; below it is nearly normal
 
 
 @dataclass(frozen=True)
 class Adaptive(CalibrationMethod):
-    r"""Several alternatives over shared draws of the labels: sees the errors that models usually have.
+    r"""Test several alternatives over shared draws of the labels: detects the errors that models usually have.
 
-    Valid for every number of samples and classes: given the predictions of a calibrated model the labels are
-    independent draws from them, so that the observed labels and the drawn ones are exchangeable.
+    Valid for every number of samples and classes: given the predictions of a calibrated model, labels are independent
+    draws from them, so observed and drawn labels are exchangeable.
 
     Parameters
     ----------
     n_resamples : int, optional
-        Number R of draws, at least 1. Default: 199, and 999 for class probabilities of at most a million entries.
+        Number R of draws, at least 1. Default: 999 for class probabilities with at most a million entries, otherwise
+        199.
     n_columns : int, optional
         Columns of the random features of the wider kernel, a multiple of 16; default as for `kcalib.methods.Features`.
 
@@ -56,22 +56,23 @@ class Adaptive(CalibrationMethod):
     - *bias*: :math:`\sum_c S_c^2 / V_c` with the sums :math:`S_c` of :math:`e_{ic}` and their variances under
       calibration;
     - *classes*: the same over 10 bins of each class's probability;
-    - *top label*: the same over 15 bins of the largest probability, of whether its class is right;
+    - *top label*: the same over 15 bins of the largest probability, for whether its class is the label;
     - *kernel* and *fine kernel*: the SKCE of all pairs by random features of the kernel, at its bandwidth (at least
-      .05) and at an eighth of it (at least .02). Kernels without random features have one block, the SKCE of all pairs
-      itself, or none where that would take longer than some ten seconds: ``result.null_law`` says so.
+      .05) and at an eighth of it (at least .02). Kernels without random features have one block, the SKCE of all pairs,
+      or none if it would take longer than about ten seconds, as ``result.null_law`` reports.
 
-    Those of predicted numbers are the *bias*, the sum of the PIT values' normal scores; the *dispersion*, the sum of
-    their squares; the *PIT histogram* in 10 bins; the *tails*, how many targets are outside of central intervals of 90
-    % and 99 %; and the two kernels. Of vectors there are the kernels alone.
+    The blocks of predicted numbers are *bias*, the sum of the normal scores of the PIT values; *dispersion*, the sum of
+    their squares; *PIT histogram*, in 10 bins; *tails*, the numbers of targets outside of central intervals of 90 % and
+    99 %; and the two kernels. Vectors have only the kernels.
 
-    Each statistic is mapped to an approximate p-value, and the K values are combined to :math:`K / \sum_k 1 / p_k`. The
-    p-value is (1 + number of draws whose combined value is at least as small) / (1 + R), and goes on below 1 / (1 + R)
-    by bounds that are valid at every level, or by a limit law: ``result.pvalue_from`` says which. Time O(n c (m + R))
-    for c columns, memory O(n m). The user guide has the details in "Formulas of intervals and tests".
+    Each statistic is mapped to an approximate p-value :math:`p_k`, and the K values are combined to :math:`K / \sum_k 1
+    / p_k`. The p-value is (1 + number of draws whose combined value is at least as small) / (1 + R). Values below 1 /
+    (1 + R) come from bounds that are valid at every level, or from a limit distribution: ``result.pvalue_from`` says
+    which. Time O(n c (m + R)) for c columns, memory O(n m). The user guide has the details in "Formulas of intervals
+    and tests".
 
-    ``result.blocks`` has the statistic and p-value of each block by itself, and what it says. The SKCE is reported
-    beside them: of all pairs where that takes about a second or a `backend` is given, else by random features.
+    ``result.blocks`` has the statistic, the p-value and the finding of each block. The SKCE is also reported: of all
+    pairs if that takes about a second or a `backend` is given, otherwise by random features.
 
     References
     ----------
@@ -80,7 +81,7 @@ class Adaptive(CalibrationMethod):
 
     Examples
     --------
-    Over-confident predictions, which the SKCE alone does not tell from calibrated ones:
+    Over-confident predictions, which the SKCE alone does not detect:
 
     >>> import numpy as np, kcalib
     >>> rng = np.random.default_rng(1)
@@ -124,9 +125,9 @@ class Adaptive(CalibrationMethod):
 
 
 def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_out: str = "") -> dict[str, Any]:
-    """Return the fields of the result that come from blocks with the same draws.
+    """Return the fields of the result from blocks with the same draws.
 
-    `bandwidth` is that of the SKCE that is reported; `draws` and `left_out` say what draws and missing blocks are.
+    `bandwidth` is of the SKCE that is reported; `draws` and `left_out` describe draws and missing blocks.
     """
     n_draws = len(blocks[0].statistics) - 1
     pvalues = np.stack([approximate_pvalues(block.statistics) for block in blocks])
@@ -173,7 +174,7 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
 
 
 def _describe_kernels(blocks: list[Block], task: Task) -> str:
-    """Say what stands for kernels without random features."""
+    """Describe the blocks of a kernel without random features."""
     names = {block.name for block in blocks}
     if "fine kernel" in names:
         return ""
@@ -184,12 +185,12 @@ def _describe_kernels(blocks: list[Block], task: Task) -> str:
 
 
 def approximate_pvalues(statistics: np.ndarray) -> np.ndarray:
-    """Return the upper tail of each value by a gamma law with the three moments of the others.
+    """Return the upper tail of each value by the gamma distribution with the first three moments of the others.
 
-    The others alone: an outlier, observed or drawn, does not widen the law that it is compared with, and observed and
-    drawn values are treated alike.
+    Leaving out the value itself keeps outliers, observed or drawn, from widening their own reference distribution, and
+    treats observed and drawn values alike.
     """
-    # Sums of powers about the mean of the draws, of which those of all but the value itself are made.
+    # Central power sums over the draws; subtracting a value gives those of the others.
     centred = statistics - np.mean(statistics[1:])
     scale = np.max(np.abs(centred))
     if scale <= TIE * np.max(np.abs(statistics)):
@@ -200,7 +201,7 @@ def approximate_pvalues(statistics: np.ndarray) -> np.ndarray:
     others = np.concatenate([of_draws, of_draws - powers[:, 1:] + powers[:, :1]], axis=1)
     mean, second, third = others / (len(statistics) - 1)
     variance, skew = second - mean**2, third - 3 * mean * second + 2 * mean**3
-    # What is left when an outlier is subtracted is rounding: its others are summed by themselves.
+    # The moments without an outlier are rounding errors if they come from a subtraction; sum the others directly.
     for k in np.flatnonzero(variance < CANCELLED):
         rest = np.delete(centred, k)
         mean[k] = np.mean(rest)
@@ -210,7 +211,7 @@ def approximate_pvalues(statistics: np.ndarray) -> np.ndarray:
     shape = 4 / np.maximum(skew / spread**3, LEAST_SKEWNESS) ** 2
     score = (centred - mean) / spread
     tail = scipy.special.gammaincc(shape, np.maximum(shape + score * np.sqrt(shape), 0.0))
-    # Where all others are equal nothing is known of the tail.
+    # If all others are equal, the tail is unknown.
     unknown = np.where(centred - mean > TIE, 1 / len(statistics), 1.0)
     return np.asarray(np.maximum(np.where(is_constant, unknown, tail), SMALLEST))
 
@@ -233,7 +234,7 @@ def _report(block: Block, approximate_pvalue: float) -> TestBlock:
 
 
 def _choose_finding(blocks: tuple[TestBlock, ...]) -> str:
-    """Return what the most significant block says; a kernel only where no other block is significant."""
+    """Return the finding of the most significant block; of a kernel only if no other block is significant."""
     least = min(blocks, key=lambda block: block.approximate_pvalue)
     plain = [block for block in blocks if "kernel" not in block.name]
     if not plain:

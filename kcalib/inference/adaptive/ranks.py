@@ -1,4 +1,4 @@
-"""The test that members of an ensemble and the target are exchangeable, by the ranks of the targets."""
+"""The test that members of an ensemble and the target are exchangeable, by ranks of the targets."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from kcalib.inference.quadratic import MAX_RESAMPLES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
-STREAM = 0x52414E4B  # beside the seed: draws are of other numbers than ties
+STREAM = 0x52414E4B  # added to the seed: draws use other random numbers than ties
 
 
 @dataclass(frozen=True)
 class Ranks(CalibrationMethod):
-    r"""Are targets and members of an ensemble exchangeable? The ranks of the targets among the members say it.
+    r"""Test whether targets and ensemble members are exchangeable, by the ranks of the targets among the members.
 
-    For ``kcalib.distributions.Samples`` of numbers with equal weights, whose number may differ between predictions. An
-    ensemble of S draws from the law of the target is calibrated in this sense. As a distribution by itself, which the
-    other methods test, it is not: it says that the target is one of the S values.
+    For ``kcalib.distributions.Samples`` of numbers with equal weights; the number of members may differ between
+    predictions. An ensemble of S draws from the distribution of the target is calibrated in this sense. The other
+    methods take the ensemble for a distribution, the claim that the target is one of the S values, which is then not
+    calibrated.
 
     Parameters
     ----------
@@ -37,12 +38,13 @@ class Ranks(CalibrationMethod):
 
     Notes
     -----
-    The verification rank is the number of members below the target, ties in random order [1]_. It is uniform on 0, ...,
-    S if target and members are exchangeable; with u uniform, (rank + u) / (S + 1) is uniform on (0, 1), whatever S and
-    the ties. The statistic has the blocks of `kcalib.methods.Adaptive` for numbers but the kernels': location,
-    dispersion, a histogram in tenths and both tails of these values. Its law is known and exact: R sets of uniform
-    numbers are treated as the observed ones are. ``result.estimate`` is the total variation distance of the shares of
-    ranks in tenths from uniform ones. Time O(n (S + R)). Ranks say nothing of errors that cancel between predictions.
+    The verification rank is the number of members below the target, with ties in random order [1]_. It is uniform on 0
+    to S if target and members are exchangeable; with u uniform, (rank + u) / (S + 1) is uniform on (0, 1), whatever S
+    and the ties. The statistic has the blocks of `kcalib.methods.Adaptive` for numbers except the kernels: location,
+    dispersion, a histogram in tenths, and both tails of these values. Its null distribution is exact, from R sets of
+    uniform numbers that are treated like the observed values. ``result.estimate`` is the total variation distance
+    between the shares of ranks in tenths and uniform ones. Time O(n (S + R)). Ranks do not detect errors that cancel
+    between predictions.
 
     References
     ----------

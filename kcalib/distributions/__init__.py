@@ -1,7 +1,7 @@
 """Predictions that are distributions: families of predicted distributions, as arrays of parameters.
 
-What each family has: target kernels that have exact expectations (other families stand for themselves by draws of
-quasi Monte Carlo), and the distance that the default kernel on predictions takes.
+For each family: the target kernels with exact expectations (other families use quasi Monte Carlo draws), and the
+distance of the default kernel on predictions.
 
 ====================================== =============== ========================= =========================
 family                                 targets         exact for target kernels  default distance
@@ -15,8 +15,8 @@ family                                 targets         exact for target kernels 
 `Samples`                              numbers         any                       Wasserstein;
                                                                                  MMD for unequal weights
 `Samples`                              vectors         any                       MMD
-`Poisson`, `NegativeBinomial`          counts          any, but for 1e-15        Wasserstein
-                                                       of the mass
+`Poisson`, `NegativeBinomial`          counts          any (up to 1e-15 of the   Wasserstein
+                                                       mass)
 `Categorical`                          classes         any                       that of class
                                                                                  probabilities
 `PowerExponential`                     numbers         none                      MMD
@@ -29,9 +29,9 @@ family                                 targets         exact for target kernels 
 `ZeroInflated`                         counts
 ====================================== =============== ========================= =========================
 
-What is asked of a family, and how to write your own, is in `Distribution`; `as_distribution` takes the distribution
-objects of SciPy, PyTorch, NumPyro and TensorFlow Probability, and any with methods `cdf` and `ppf` or `icdf`.
-`wasserstein_distance` and `mmd_distance` give tables of the distances between predictions.
+`Distribution` says what a family needs, and how to write your own. `as_distribution` converts distribution objects of
+SciPy, PyTorch, NumPyro and TensorFlow Probability, and objects with methods `cdf` and `ppf` or `icdf`.
+`wasserstein_distance` and `mmd_distance` compute tables of distances between predictions.
 """
 
 from kcalib._pairs.problem import Components

@@ -11,12 +11,12 @@ from kcalib._backend.arrays import Array, cast, kind_of
 from kcalib._backend.special import asarray_on_device_of, to_device_of
 from kcalib._input.checks import reject
 
-# Squares, products of two and sums of these must stay in the range of numbers, in float32 too where that is asked for.
+# Squares, products of two and sums of these must not overflow, in float32 if requested.
 LARGEST = 1e15
 
 
 def real_array(value: Any, name: str) -> Array:
-    """Return `value` as float64 numbers, finite and at most `LARGEST` in size."""
+    """Return `value` as float64 numbers, finite and with absolute values up to `LARGEST`."""
     array = arrays.as_array(value, name)
     if kind_of(array) not in "biuf":
         raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers")
@@ -52,7 +52,7 @@ def positive_array(value: Any, name: str, expected: str) -> Array:
 
 
 def broadcast_parameters(**parameters: Array) -> dict[str, Array]:
-    """Return arrays of one shape, in the library of the largest; a number stands for as many as the others have."""
+    """Return arrays of one shape, in the library of the largest; a single number is repeated."""
     if any(array.ndim == 1 for array in parameters.values()):
         parameters = {key: drop_column_axis(array) for key, array in parameters.items()}
     name, largest = max(parameters.items(), key=lambda item: item[1].ndim)
@@ -71,12 +71,12 @@ def broadcast_parameters(**parameters: Array) -> dict[str, Array]:
 
 
 def drop_column_axis(array: Array) -> Array:
-    """Return an array of shape (n, 1) as (n,), and others as they are."""
+    """Return an array of shape (n, 1) as (n,), and others unchanged."""
     return arrays.namespace(array).reshape(array, (-1,)) if array.ndim == 2 and array.shape[1] == 1 else array
 
 
 def read_only(array: Array) -> Array:
-    """Return a view that cannot be written to, of a NumPy array; others unchanged."""
+    """Return a read-only view of a NumPy array; others unchanged."""
     if arrays.is_host(array):
         array = array.view()
         array.flags.writeable = False
@@ -108,7 +108,7 @@ def normalized_weights(weights: Any, name: str, shape: tuple[int, ...], noun: st
 
 
 def check_targets(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name: str = "y") -> Array:
-    """Return targets of shape (n, *event_shape) beside the reference; for numbers (n,) and (n, 1) are the same."""
+    """Return targets of shape (n, *event_shape) on the device of the reference; numbers may be (n,) or (n, 1)."""
     array = real_array(y, name)
     shape = (n, *event_shape)
     if event_shape in ((), (1,)) and tuple(array.shape) in ((n,), (n, 1)):
@@ -119,7 +119,7 @@ def check_targets(y: Any, reference: Array, n: int, event_shape: tuple[int, ...]
 
 
 def check_numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...]) -> Array:
-    """Return numbers of shape (n,) or (n, k) where the reference is computed with."""
+    """Return numbers of shape (n,) or (n, k) on the compute device of the reference."""
     _check_predicts_numbers("cdf", event_shape)
     array = asarray_on_device_of(real_array(y, "y"), reference)
     if array.ndim not in (1, 2) or array.shape[0] != n:
@@ -128,7 +128,7 @@ def check_numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...]
 
 
 def check_probabilities(probability: Any, reference: Array, event_shape: tuple[int, ...]) -> Array:
-    """Return probabilities above 0 and below 1, shape (1, m), where the reference is computed with."""
+    """Return probabilities above 0 and below 1, shape (1, m), on the compute device of the reference."""
     _check_predicts_numbers("quantile", event_shape)
     array = np.atleast_1d(arrays.to_host(real_array(probability, "probability")))
     if array.ndim != 1:
@@ -159,7 +159,7 @@ def check_size(size: Any) -> int:
 
 
 def check_support(y: Array, support: str, name: str = "y") -> None:
-    """Refuse targets where no prediction of this `Distribution.support` can have any."""
+    """Refuse targets outside of the support of the predictions (`Distribution.support`)."""
     xp = arrays.namespace(y)
     if support == "count":
         reject(

@@ -1,12 +1,12 @@
-"""Define the base of all predicted distributions, and what the families of kcalib share.
+"""Base classes of predicted distributions.
 
-A `Distribution` holds n distributions of one family, one for each sample, as arrays of parameters. What kcalib needs of
-them is little: mixture `components` that a target kernel has closed forms for, or draws (`sample`, `quasi_sample`); and
-points whose distances are those of the distributions (`parameters`, `wasserstein_points`).
+A `Distribution` holds n distributions of one family, one for each sample, as arrays of parameters. kcalib needs little
+of them: mixture `components` for which a target kernel has closed forms, or draws (`sample`, `quasi_sample`); and
+points whose distances are distances between the distributions (`parameters`, `wasserstein_points`).
 
-A family of kcalib is a dataclass of arrays that derives from `Family`, and from `Density` and `Univariate` where it has
-these. It sets its arrays by `_set`, and defines `expected_value`, `standard_deviation`, and of the formulas
-`_log_density`, `_cdf` and `_inverse_cdf` those that there are; draws follow from the last one.
+A family of kcalib is a dataclass of arrays that derives from `Family`, and from `Density` and `Univariate` if it has
+these. It sets its arrays by `_set`, and defines `expected_value`, `standard_deviation`, and those of `_log_density`,
+`_cdf` and `_inverse_cdf` that exist; draws use the last one.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from kcalib.distributions._checks import (
 
 __all__ = ["Components", "Distribution"]
 
-CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
+CELLS = 128  # cells of quantile functions in approximate Wasserstein distances
 _MOMENT_DRAWS = 1024
 _BLOCK = 2**21  # numbers drawn at a time
 _SOBOL_BITS = 30  # of scipy.stats.qmc.Sobol's points
 
 
 class Distribution:
-    """Predicted distributions of one family, one for each of n samples; the base of all families.
+    """Base class of predicted distributions of one family, one for each of n samples.
 
-    A distribution of your own derives from this class and defines `n`, `event_shape`, `take` and `sample`; the
-    rest has defaults that work with draws, by quasi Monte Carlo where the family can. Families with closed forms
-    also have methods ``log_density(y)``, ``cdf(y)`` and ``quantile(probability)``. Numbers may have probability by
-    themselves, as 0 has where rain is predicted: `cdf_left` finds them. kcalib calls methods with the GPU of the
-    distribution's arrays as the current one, if these are on an NVIDIA GPU.
+    A custom distribution derives from this class and defines `n`, `event_shape`, `take` and `sample`; the defaults of
+    the other methods use draws. Families with closed forms also have methods ``log_density(y)``, ``cdf(y)`` and
+    ``quantile(probability)``. Single numbers may have positive probability, for example 0 in a rain forecast:
+    `cdf_left` reveals them. If the arrays of a distribution are on an NVIDIA GPU, kcalib makes it the current device
+    when calling methods.
 
-    The families of kcalib hold NumPy arrays where parameters come from the CPU, without a copy where there needs to be
-    none, and leave arrays on other devices there.
+    The families of kcalib hold NumPy arrays for parameters on the CPU, without a copy if possible, and leave arrays on
+    other devices there.
 
     Attributes
     ----------
     support : {"real", "count", "class", "unit", "simplex"}
-        Where targets can be: real numbers, 0, 1, 2, ..., classes, from 0 to 1, or probability vectors.
+        The possible targets: real numbers, counts 0, 1, 2, ..., classes, numbers from 0 to 1, or probability vectors.
 
     Examples
     --------
-    Uniform distributions, for all that kcalib does with distributions:
+    Uniform distributions, as a minimal example:
 
     >>> import numpy as np
     >>> import kcalib
@@ -94,7 +94,7 @@ class Distribution:
     """
 
     support: ClassVar[str] = "real"
-    # How many uniform numbers a draw takes, in families whose draws are functions of these.
+    # Number of uniform numbers for a draw, in families whose draws are functions of these.
     _n_uniforms: int | None = None
 
     @property
@@ -118,24 +118,24 @@ class Distribution:
         Parameters
         ----------
         rows : slice or array of int
-            Which samples; an array of positions may repeat them.
+            The samples; an array of positions may repeat them.
 
         Returns
         -------
         Distribution
-            Of the same family.
+            Distributions of the same family.
         """
         raise NotImplementedError(f"{type(self).__name__} has no `take`; a distribution of your own defines it")
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
-        """Draw independently.
+        """Draw independent samples.
 
         Parameters
         ----------
         size : int
             Number of draws from each distribution.
         seed : int
-            The draws are a pure function of the parameters and the seed.
+            The draws are a deterministic function of the parameters and the seed.
 
         Returns
         -------
@@ -145,26 +145,26 @@ class Distribution:
         Raises
         ------
         NotImplementedError
-            For `NegativeBinomial` and `Beta` on a GPU; there are draws of `quasi_sample` there.
+            For `NegativeBinomial` and `Beta` on a GPU; use `quasi_sample`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no `sample`; a distribution of your own defines it")
 
     @on_their_gpu
     def quasi_sample(self, size: int, *, seed: int = 0) -> Array:
-        """Draw for averages: randomised quasi Monte Carlo points where the family has them, else `sample`.
+        """Draw for averages: randomised quasi Monte Carlo points if the family has them, else `sample`.
 
-        The points are a scrambled Sobol set (scipy.stats.qmc) with a digital shift of its own for each distribution,
-        mapped by quantile functions and linear maps. Every point has the distribution, so averages have no bias, and
-        draws from two distributions are independent of each other; averages of smooth functions over a power of two of
-        draws have far smaller errors than over as many independent ones. All families of kcalib but `Categorical` have
-        such points.
+        The points are a scrambled Sobol set (scipy.stats.qmc) with a separate digital shift for each distribution,
+        mapped by quantile functions and linear maps. Every point has the predicted distribution, so averages are
+        unbiased, and draws from different distributions are independent. Averages of smooth functions over a power of
+        two of draws have far smaller errors than over independent draws. All families of kcalib except `Categorical`
+        have such points.
 
         Parameters
         ----------
         size : int
-            Number of draws from each distribution, any; best a power of two.
+            Number of draws from each distribution; best a power of two.
         seed : int
-            The draws are a pure function of the parameters and the seed.
+            The draws are a deterministic function of the parameters and the seed.
 
         Returns
         -------
@@ -174,21 +174,21 @@ class Distribution:
         Raises
         ------
         MemoryError
-            If there is no memory for them; they take 24 n size d bytes while they are made.
+            If they do not fit in memory; computing them takes 24 n size d bytes.
         """
         if self._n_uniforms is None:
             return self.sample(size, seed=seed)
         return self._draw_from(sobol_points(self.n, check_size(size), self._n_uniforms, seed))
 
     def _draw_from(self, uniforms: Array) -> Array:
-        """Return draws, shape (n, size, *event_shape), from uniform numbers, shape (n, size, `_n_uniforms`)."""
+        """Return draws, shape (n, size, *event_shape), from uniforms of shape (n, size, `_n_uniforms`)."""
         raise NotImplementedError
 
     @on_their_gpu
     def cdf_left(self, y: Any) -> Array:
-        """Return the probabilities of numbers below y, which are less than `cdf` where y has a probability.
+        """Return P(Z < y), which is smaller than `cdf` if y has positive probability.
 
-        The default is for families that have ``cdf``, continuous or not: its value at the next smaller number.
+        The default, for continuous and discrete families with ``cdf``, is its value at the next smaller number.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class Distribution:
         xp = arrays.namespace(numbers)
         if self.support == "count":
             below = xp.ceil(numbers) - 1
-        else:  # numbers closer to 0 than the last one may be 0 to the library
+        else:  # the library may flush smaller numbers to 0
             next_smaller = xp.nextafter(numbers, xp.full_like(numbers, -np.inf))
             below = xp.minimum(next_smaller, numbers - float(np.finfo(np.dtype(str(numbers.dtype))).tiny))
         if self.support == "real":
@@ -215,22 +215,22 @@ class Distribution:
         return arrays.namespace(lower).where(arrays.asarray_like(below < 0, lower), 0.0, lower)
 
     def components(self) -> Components | None:
-        """Return the distributions as mixtures that target kernels have closed forms for; None: there are none."""
+        """Return the distributions as mixtures with closed forms for target kernels, or None."""
         return None
 
     def parameters(self) -> Array | None:
-        """Return parameters, shape (n, p), whose Euclidean and cityblock distances make sense; None: there are none."""
+        """Return parameters, shape (n, p), with meaningful Euclidean and cityblock distances, or None."""
         return None
 
     def wasserstein_points(self) -> Array | None:
-        """Return points, shape (n, p), whose Euclidean distance is the 2-Wasserstein one; None: there are none."""
+        """Return points, shape (n, p), whose Euclidean distance is the 2-Wasserstein distance, or None."""
         return None
 
     @on_their_gpu
     def expected_value(self) -> Array:
         """Return expected values, shape (n, d).
 
-        Without a closed form the average of 1024 draws of `quasi_sample`.
+        Without a closed form it is the average of 1024 draws of `quasi_sample`.
 
         Returns
         -------
@@ -243,7 +243,7 @@ class Distribution:
     def standard_deviation(self) -> Array:
         """Return standard deviations of the entries, shape (n, d).
 
-        Without a closed form that of 1024 draws of `quasi_sample`.
+        Without a closed form it is computed from 1024 draws of `quasi_sample`.
 
         Returns
         -------
@@ -264,7 +264,7 @@ class Distribution:
         return xp.concat(means, axis=0), xp.concat(deviations, axis=0)
 
     def _with(self, **fields: Any) -> Self:
-        """Return a copy with other fields, which are not checked."""
+        """Return a copy with some fields replaced, without checks."""
         new = copy.copy(self)
         for name, value in fields.items():
             object.__setattr__(new, name, value)
@@ -272,19 +272,19 @@ class Distribution:
 
 
 class Family(Distribution):
-    """Base of the families that are frozen dataclasses of arrays, or None, with a row for each sample.
+    """Base class of families that are frozen dataclasses of arrays, or None, with a row for each sample.
 
-    Their constructors and public methods run on the GPU of their arrays.
+    Constructors and public methods run on the GPU of the arrays.
     """
 
-    _event_axis: ClassVar[int] = 1  # where the shape of a target begins in the first array
+    _event_axis: ClassVar[int] = 1  # first axis of the shape of a target in the first array
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         methods_on_their_gpu(cls)
 
     def _set(self, **parameters: Array) -> None:
-        """Set parameters of numbers, shape (n,); a single number may stand for all."""
+        """Set parameters of predictions of numbers, shape (n,); a single number is repeated."""
         self._set_fields(**broadcast_parameters(**{name: drop_column_axis(x) for name, x in parameters.items()}))
         array, name = self._first, self._names()[0]
         if array.ndim != 1:
@@ -341,13 +341,13 @@ class Family(Distribution):
         return arrays.like(values, self._first, dtype=self._first.dtype)
 
     def _columns(self, y: Array) -> tuple[Array, ...]:
-        """Return parameters of shape (n,) or (n, 1) as they meet numbers y of shape (n,) or (n, k)."""
+        """Return parameters of shape (n,) or (n, 1), to broadcast with numbers y of shape (n,) or (n, k)."""
         flat = (arrays.to_compute_device(getattr(self, name)).reshape(-1) for name in self._names())
         return tuple(column[:, None] if y.ndim == 2 else column for column in flat)
 
 
 class Density(Family):
-    """Base of families that have a density, or probabilities of counts."""
+    """Base class of families with a density, or with probabilities of counts."""
 
     def log_density(self, y: Any) -> Array:
         """Return the logarithm of the density, or of the probability of counts, at one target for each sample.
@@ -365,7 +365,7 @@ class Density(Family):
         Raises
         ------
         ValueError
-            If a target is not finite, not where the distributions can have any, or if the shape is wrong.
+            If a target is not finite or outside of the support, or if the shape is wrong.
         """
         y = arrays.to_compute_device(check_targets(y, self._first, self.n, self.event_shape))
         check_support(y, self.support)
@@ -377,20 +377,20 @@ class Density(Family):
 
 
 class Univariate(Family):
-    """Base of families of numbers that have a distribution function."""
+    """Base class of families of numbers with a distribution function."""
 
     def cdf(self, y: Any) -> Array:
-        """Return the probabilities of numbers up to y.
+        """Return P(Z <= y).
 
         Parameters
         ----------
         y : array_like, shape (n,) or (n, k)
-            A number, or k of them, for each sample.
+            One number, or k numbers, for each sample.
 
         Returns
         -------
         array, shape of `y`
-            NumPy's; CuPy's where the parameters are on an NVIDIA GPU.
+            A NumPy array; a CuPy array if the parameters are on an NVIDIA GPU.
 
         Raises
         ------
@@ -403,7 +403,7 @@ class Univariate(Family):
         return self._cdf_left(check_numbers(y, self._first, self.n, self.event_shape))
 
     def quantile(self, probability: Any) -> Array:
-        """Return the smallest numbers with a `cdf` of at least the probabilities.
+        """Return the smallest numbers whose `cdf` is at least the probabilities.
 
         Parameters
         ----------
@@ -413,7 +413,7 @@ class Univariate(Family):
         Returns
         -------
         array, shape (n, m)
-            NumPy's; CuPy's where the parameters are on an NVIDIA GPU.
+            A NumPy array; a CuPy array if the parameters are on an NVIDIA GPU.
 
         Raises
         ------
@@ -431,7 +431,7 @@ class Univariate(Family):
         return self._cdf(y)
 
     def _tails(self, y: Array) -> tuple[Array, Array]:
-        """Return P(Z <= y) and P(Z > y), both to relative accuracy, in families that mixtures have as components."""
+        """Return P(Z <= y) and P(Z > y), both with small relative errors, for families of components of mixtures."""
         raise NotImplementedError
 
     def _quantile(self, p: Array) -> Array:
@@ -442,11 +442,11 @@ class Univariate(Family):
 def sobol_points(n: int, size: int, n_dims: int, seed: int) -> np.ndarray:
     """Return n sets of `size` points, shape (n, size, n_dims), all above 0 and below 1.
 
-    One scrambled Sobol set (Matousek's linear scrambling), shifted digitally for each distribution. Every point is
-    uniform in the cube, so averages over a set have no bias, and the sets of two distributions are independent given
-    the scrambling, so averages over pairs of points of two distributions have none either.
+    One scrambled Sobol set (Matousek's linear scrambling) with a digital shift for each distribution. Every point is
+    uniform in the cube, so averages over a set are unbiased. The sets of two distributions are independent given the
+    scrambling, so averages over pairs of points of two distributions are also unbiased.
     """
-    import scipy.stats.qmc  # takes longer to import than all of kcalib
+    import scipy.stats.qmc  # slower to import than all of kcalib
 
     check_memory(
         n * size * n_dims * 24, None, f"{size} draws from each of {n} predictions", "take fewer draws, or fewer rows"
@@ -456,13 +456,13 @@ def sobol_points(n: int, size: int, n_dims: int, seed: int) -> np.ndarray:
     digits = (points * 2.0**_SOBOL_BITS).astype(np.uint32)
     shifts = rng.integers(2**_SOBOL_BITS, size=(n, 1, n_dims), dtype=np.uint32)
     shifted = (digits[None, :, :] ^ shifts).astype(np.float64)
-    shifted += rng.uniform(size=(n, 1, n_dims))  # digits beyond the last
+    shifted += rng.uniform(size=(n, 1, n_dims))  # digits beyond the last one
     shifted *= 2.0**-_SOBOL_BITS
     return clip_to_open(shifted)
 
 
 def clip_to_open(points: np.ndarray) -> np.ndarray:
-    """Clip uniform numbers in place to above 0 and below 1."""
+    """Clip uniform numbers in place to the open interval (0, 1)."""
     return np.clip(points, 2.0**-64, 1 - 2.0**-53, out=points)
 
 
@@ -480,7 +480,7 @@ def take_rows(array: Array, rows: Any) -> Array:
 
 
 def choose(mask: Array, first: Callable[[Any], Array], second: Callable[[Any], Array]) -> Array:
-    """Return first(positions) where the mask holds, else second(positions), neither evaluated elsewhere."""
+    """Return first(positions) where the mask holds, else second(positions), each evaluated only there."""
     xp = arrays.namespace(mask)
     if xp.all(mask):
         return first(...)
@@ -494,18 +494,18 @@ def choose(mask: Array, first: Callable[[Any], Array], second: Callable[[Any], A
 
 
 def row_blocks(n: int, width: int) -> Iterator[slice]:
-    """Return slices of rows that have about as many numbers, where a row has `width`."""
+    """Return slices of rows of `width` numbers, with about equal amounts of numbers."""
     step = max(_BLOCK // width, 1)
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
 class QuantileLaw(Density, Univariate):
-    """Base of laws of numbers whose distances are those of some of their quantiles."""
+    """Base class of families of numbers whose distances use some of their quantiles."""
 
     def wasserstein_points(self) -> Array:
         """Return quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
 
-        Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2.
+        Their Euclidean distance approximates the 2-Wasserstein distance, the L2 distance of quantile functions.
         """
         levels = to_device_of((np.arange(CELLS) + 0.5)[None, :] / CELLS, self._first)
         return self._like(self._inverse_cdf(levels) / CELLS**0.5)

@@ -1,7 +1,7 @@
-"""Compute densities made of gamma functions in Loader's saddle-point form: without differences of large terms.
+"""Densities with gamma functions in Loader's saddle-point form, which has no differences of large terms.
 
-Loader, Fast and accurate computation of binomial probabilities, 2000. The probabilities of counts (`counts`) and the
-densities of Beta, Dirichlet, gamma and Student's t distributions are in it.
+Loader, Fast and accurate computation of binomial probabilities, 2000. Used for the probabilities of counts (`counts`)
+and the densities of Beta, Dirichlet, gamma and Student's t distributions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ SMALLEST = float(np.finfo(np.float64).smallest_subnormal)
 
 
 def log_dirichlet(alpha: Array, x: Array) -> Array:
-    """Return log densities of Dirichlet laws, shape (n,), at points x >= 0 whose rows sum to 1; alpha and x: (n, d).
+    """Return log densities of Dirichlet distributions, shape (n,), at x >= 0 with rows that sum to 1; alpha, x: (n, d).
 
-    Where x has zeros the limit: -inf if any alpha there is above 1, else inf if any is below 1.
+    If x has zeros, the limit: -inf if any alpha there is above 1, else inf if any is below 1.
     """
     xp = arrays.namespace(x)
     total = xp.sum(alpha, axis=1, keepdims=True)
@@ -28,7 +28,7 @@ def log_dirichlet(alpha: Array, x: Array) -> Array:
     means = xp.where(total * inside > 0, total * inside, SMALLEST)
     terms = -xp.log(inside) - deviance(alpha, means, alpha - means)
     terms += 0.5 * xp.log(alpha / (2 * math.pi)) - stirling_error(alpha)
-    # alpha is 1 at the zeros that count: x^0 / Gamma(1), in the same terms.
+    # At relevant zeros alpha is 1: x^0 / Gamma(1), in the same terms.
     terms = xp.where(x > 0, terms, xp.log(total))
     result = xp.sum(terms, axis=1) + stirling_error(total[:, 0]) - 0.5 * xp.log(total[:, 0] / (2 * math.pi))
     result = xp.where(xp.any((x == 0) & (alpha < 1), axis=1), xp.inf, result)
@@ -51,7 +51,7 @@ def deviance(x: Array, m: Array, difference: Array) -> Array:
     series = xp.zeros_like(small)
     for j in range(18, 1, -1):
         series = (1 if j % 2 == 0 else -1) / (j * (j - 1)) + small * series
-    # Rounding of x / m is multiplied by x below, that of t by little.
+    # Rounding of x / m is multiplied by x below, rounding of t by little.
     middle = xp.where((t > -0.9) & (t < 1), t, 0.0)
     moderate = m * ((1 + middle) * xp.log1p(middle) - middle)
     logarithm = xp.where(xp.isinf(ratio), xp.log(x) - xp.log(m), xp.log(ratio))
@@ -60,7 +60,7 @@ def deviance(x: Array, m: Array, difference: Array) -> Array:
 
 
 def stirling_error(x: Array) -> Array:
-    """Return log Gamma(x + 1) less Stirling's approximation, for x > 0."""
+    """Return log Gamma(x + 1) minus Stirling's approximation, for x > 0."""
     xp = arrays.namespace(x)
     large = xp.maximum(x, 16.0)
     r = 1 / (large * large)

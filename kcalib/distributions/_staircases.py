@@ -1,8 +1,8 @@
-"""Tabulate distribution functions of counts, whose squared 2-Wasserstein distances are finite sums.
+"""Tables of distribution functions of counts, whose squared 2-Wasserstein distances are finite sums.
 
-Rows are those of the family "staircases" (`_pairs.families.staircases`): each distribution has a window of counts, as
-long as all others', that holds all but 1e-17 of its probability at either end. Windows lie about the means, unless
-counts are small. Called by `_packing.prediction_points`.
+Rows are those of the family "staircases" (`_pairs.families.staircases`): each distribution has a window of counts, of a
+common length, with at most 1e-17 of its probability beyond either end. Windows are centred at the means, unless counts
+are small. Used by `_packing.prediction_points`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kcalib.distributions.counts import WORKING_ROWS, Counts, smallest, tabulate
 
 NOTHING = 1e-17  # probability beyond a window
 NORMAL_QUANTILE = 8.5  # of `NOTHING`
-LAST = 1e-18  # probability, relative to the first one of a row, below which a row ends
-FEW = 64  # counts up to which windows begin at 0: SHORT of src/include/kcalib/families/staircases.h
-MOST = 4096  # counts of a window
-UNIFORM = 256  # cells of levels of `quantile_means`, of which the first and the last are refined
-ENTRIES = 2**21  # of the tables that `quantile_vectors` makes at a time
-LEAST_REST = 1e-9  # 1 - P(X > k) below which levels are not told apart
+LAST = 1e-18  # probability, relative to the first of a row, below which a row ends
+FEW = 64  # counts up to which windows start at 0: SHORT in src/include/kcalib/families/staircases.h
+MOST = 4096  # counts in a window
+UNIFORM = 256  # level cells of `quantile_means`; the first and the last are refined
+ENTRIES = 2**21  # of the tables in memory in `quantile_vectors`
+LEAST_REST = 1e-9  # 1 - P(X > k) below which levels are not distinguished
 
 
 @dataclass(frozen=True)
 class Window:
-    """The counts from c - `below` to c + `above`, with c the rounded mean, or 0."""
+    """The counts from c - `below` to c + `above`, where c is the rounded mean, or 0."""
 
     centred: bool
     below: int
@@ -39,12 +39,12 @@ class Window:
 
     @property
     def length(self) -> int:
-        """Return how many probabilities P(X > k) are not 1 or 0."""
+        """Return the number of probabilities P(X > k) that are not 1 or 0."""
         return self.below + self.above
 
 
 def window_of(*predictions: Counts) -> Window | None:
-    """Return the window of all predictions together; None where it is too long for tables."""
+    """Return a common window of all predictions, or None if it is too long for tables."""
     largest, below, above = 0.0, 0.0, 0.0
     for counts in predictions:
         low, centre, high = _ends(counts)
@@ -57,13 +57,13 @@ def window_of(*predictions: Counts) -> Window | None:
 
 
 def is_long(counts: Counts) -> np.ndarray:
-    """Return which predictions have more than half of `MOST` counts on a side of the mean: others have one window."""
+    """Return which predictions have more than `MOST` / 2 counts on a side of the mean; others share a window."""
     low, centre, high = map(arrays.to_host, _ends(counts))
     return np.asarray((centre - low > MOST // 2) | (high - centre > MOST // 2))
 
 
 def _ends(counts: Counts) -> tuple[Array, Array, Array]:
-    """Return the first and the last count that matter, and the rounded mean between these."""
+    """Return the first and the last relevant count, and the rounded mean between them."""
     mean = counts._shapes()[0]
     xp, rows = arrays.namespace(mean), arrays.namespace(mean).arange(counts.n)
     ends = [counts._guess(xp.full(mean.shape, z), rows) for z in (-NORMAL_QUANTILE, NORMAL_QUANTILE)]
@@ -73,7 +73,7 @@ def _ends(counts: Counts) -> tuple[Array, Array, Array]:
 
 
 def staircases_of(counts: Counts, window: Window) -> Array:
-    """Return the first count, P(X > k) of the counts k of the window, and 0."""
+    """Return the first count, P(X > k) for the counts k in the window, and 0."""
     mean, dispersion = counts._shapes()
     xp, length = arrays.namespace(mean), window.length
     check_memory(
@@ -88,7 +88,7 @@ def staircases_of(counts: Counts, window: Window) -> Array:
     table[:, :1] = centre - window.below
     for rows in row_blocks(counts.n, 16 * length):
         p = tabulate_pmf(table[rows, :1], length + 1, mean[rows], dispersion[rows])
-        # The smaller tail is known to relative accuracy; the sums begin at its end.
+        # The smaller tail has a small relative error; the sums start at its end.
         lower, upper = cumulative_sums(p)[:, :-1], cumulative_sums(p[:, ::-1])[:, -2::-1]
         tail = xp.where(lower < 0.5, 1 - lower, upper)
         table[rows, 1:-1] = xp.where(tail < LAST * tail[:, :1], 0.0, tail)
@@ -96,14 +96,14 @@ def staircases_of(counts: Counts, window: Window) -> Array:
 
 
 def quantile_edges() -> np.ndarray:
-    """Return the levels P(X > k) between which quantile functions are averaged, ascending from 0 to 1."""
+    """Return the levels P(X > k) that bound the cells of averages, ascending from 0 to 1."""
     refined = 2.0 ** -np.arange(math.log2(UNIFORM) + 0.5, -math.log2(NOTHING), 0.5)
     inner = np.arange(1, UNIFORM) / UNIFORM
     return np.concatenate([[0.0], refined[::-1], inner, 1 - refined[refined > LEAST_REST], [1.0]])
 
 
 def quantile_vectors(counts: Counts) -> np.ndarray:
-    """Return vectors whose distances are nearly 2-Wasserstein distances, of each prediction by itself."""
+    """Return vectors of each prediction with approximately 2-Wasserstein distances."""
     edges = quantile_edges()
     vectors, long = np.empty((counts.n, len(edges) - 1)), is_long(counts)
     for rows, is_short in ((np.flatnonzero(~long), True), (np.flatnonzero(long), False)):
@@ -124,16 +124,16 @@ def quantile_vectors(counts: Counts) -> np.ndarray:
 
 
 def quantile_means(table: Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors whose Euclidean distances are nearly 2-Wasserstein distances, (n, n_cells), and how far off, (n,).
+    """Return vectors with approximately 2-Wasserstein distances, (n, n_cells), and their errors, (n,).
 
-    Quantile functions of the `table` of `staircases_of` are projected on functions that are constant on each cell of
-    levels. Distances of two rows are too small, by the sum of the two errors at most.
+    Quantile functions in the `table` of `staircases_of` are projected on functions that are constant on level cells.
+    Distances of two rows are too small, by at most the sum of the two errors.
     """
     rows, edges = arrays.to_host(table), quantile_edges()
     first, levels = rows[:, 0], rows[:, -2:0:-1]  # ascending
     integrals = np.empty((len(rows), len(edges)))
     for row, ascending in enumerate(levels):
-        # The integral of X over levels up to t is sum_k min(t, P(X > k)), beside the first count.
+        # The integral of X over levels up to t is the first count plus sum_k min(t, P(X > k)).
         below = np.searchsorted(ascending, edges, side="right")
         sums = np.concatenate([[0.0], np.cumsum(ascending)])
         integrals[row] = sums[below] + edges * (len(ascending) - below)

@@ -1,8 +1,8 @@
-"""Read distributions of other libraries as those of kcalib: `as_distribution`.
+"""`as_distribution`: convert distributions of other libraries.
 
-Families of kcalib are known by the names of their classes and modules and read by their parameters, so none of the
-libraries is imported here. Parameters are broadcast as those libraries do, then the family checks them. Whatever else
-has a distribution function and its inverse is an `ExternalDistribution`.
+Classes are recognised by the names of their class and module, and read by their parameters, so none of the libraries is
+imported here. Parameters are broadcast as in those libraries, and then checked by the family. Other objects with a
+distribution function and its inverse become an `ExternalDistribution`.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ __all__ = ["as_distribution"]
 
 @on_their_gpu
 def as_distribution(predictions: Any) -> Distribution:
-    """Return distribution objects of another library as those of kcalib.
+    """Convert distribution objects of another library.
 
-    By their parameters, so that there are closed forms and GPUs:
+    By their parameters, with closed forms and support for GPUs:
 
     - SciPy's frozen ``norm``, ``t``, ``lognorm``, ``gamma``, ``laplace``, ``gennorm``, ``poisson``, ``nbinom``,
-      ``beta`` (with loc 0 but for ``norm``, ``t``, ``laplace`` and ``gennorm``, and scale 1 for ``beta``),
+      ``beta`` (with loc 0, except for ``norm``, ``t``, ``laplace`` and ``gennorm``, and scale 1 for ``beta``),
       ``multivariate_normal``, ``dirichlet``, and its newer ``Normal``;
     - ``torch.distributions``, NumPyro and TensorFlow Probability: normal, multivariate normal, Student's t, log-normal,
       gamma, Laplace, Poisson, negative binomial, categorical, Beta and Dirichlet distributions, ``Independent`` normal
-      ones, and ``MixtureSameFamily`` of normal, multivariate normal and Laplace ones.
+      distributions, and ``MixtureSameFamily`` of normal, multivariate normal and Laplace distributions.
 
-    By their functions: any object with vectorised methods ``cdf`` and ``ppf`` or ``icdf``, such as other distributions
-    of numbers of these libraries and of skpro. Whether they are counts, and have a density, is found out by quantiles.
+    By their functions: objects with vectorised methods ``cdf`` and ``ppf`` or ``icdf``, such as other distributions of
+    numbers in these libraries and in skpro. Their quantiles show whether they are counts and have a density.
 
     Parameters
     ----------
     predictions : object or list of objects
-        With a batch shape of (n,), or () for one prediction; or one of these for each sample. Normal distributions of
-        batch shape (n, d) are vectors of independent entries, as those in ``Independent`` are.
+        Batch shape (n,), or () for one prediction; or a list with one object for each sample. Normal distributions of
+        batch shape (n, d) are vectors of independent entries, as in ``Independent``.
 
     Returns
     -------
     Distribution
-        `predictions` itself if it is one already. Gradients do not pass.
+        `predictions` itself if it is already a `Distribution`. Gradients are not kept.
 
     Raises
     ------
     TypeError, ValueError
-        For other objects; the message has the ways to make a `Distribution` of them; if parameters are out of range, or
-        if the batch shape is another.
+        For other objects, with ways to make a `Distribution` in the message; if parameters are out of range, or if the
+        batch shape is wrong.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def as_distribution(predictions: Any) -> Distribution:
     raise _unknown(predictions)
 
 
-# Modules of other libraries whose distribution objects are predictions, with or without functions.
+# Modules of other libraries whose distribution objects are predictions.
 _MODULES = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
 
 
@@ -100,7 +100,7 @@ def is_external(predictions: Any) -> bool:
 
 
 def _join(predictions: Sequence[Any]) -> Distribution:
-    """Return the distributions of a list, one for each sample: a family if there is one for all."""
+    """Return the distributions of a list, one for each sample, in one family if possible."""
     parts = [_read_known(d) for d in predictions]
     if any(part is None or part.build is not parts[0].build for part in parts):  # type: ignore[union-attr]
         for i, d in enumerate(predictions):
@@ -122,7 +122,7 @@ def _join(predictions: Sequence[Any]) -> Distribution:
 
 @dataclass(frozen=True)
 class _Parameters:
-    """Parameters of a family; each has the batch shape, then so many dimensions of an event."""
+    """Parameters of a family; each has the batch shape, followed by the event dimensions."""
 
     build: Callable[..., Distribution]
     arrays: dict[str, Array]
@@ -147,13 +147,13 @@ class _Parameters:
         return self.build(**arrays)
 
     def take_component(self, k: int) -> _Parameters:
-        """Return the parameters at position k of the last dimension of the batch."""
+        """Return the parameters at position k of the last batch dimension."""
         at = (*(slice(None),) * (len(self.batch_shape) - 1), k, ...)
         return replace(self, arrays={name: array[at] for name, array in self.arrays.items()})
 
 
 def _broadcast(build: Callable[..., Distribution], event_dims: int = 0, **values: Any) -> _Parameters:
-    """Return parameters of the same shape, whose last dimensions are those of events."""
+    """Return parameters of a common shape whose last dimensions are event dimensions."""
     parameters = {name: arrays.as_array(value, name) for name, value in values.items()}
     reference = max(parameters.values(), key=lambda array: (not arrays.is_host(array), array.ndim))
     xp = arrays.namespace(reference)
@@ -171,7 +171,7 @@ def _covariances(mean: Any, cov: Any) -> _Parameters:
 
 
 def _read_frozen(frozen: Any) -> _Parameters | None:
-    """Return the parameters of a frozen univariate distribution of scipy.stats, if there is a family for it."""
+    """Return the parameters of a frozen univariate distribution of scipy.stats, or None without a family."""
     name = frozen.dist.name
     shapes, loc, scale = frozen.dist._parse_args(*frozen.args, **frozen.kwds)
     if name in ("poisson", "nbinom", "beta", "lognorm", "gamma") and np.any(np.asarray(loc) != 0):
@@ -220,7 +220,7 @@ def _read_gamma(d: Any) -> _Parameters:
 
 
 def _read_negative_binomial(d: Any) -> _Parameters:
-    """Return the parameters of counts of successes of odds exp(logits) before `total_count` failures."""
+    """Return the parameters of counts of successes with odds exp(logits) before `total_count` failures."""
     count = _float64(d, "total_count")
     if getattr(d, "logits", None) is not None:
         odds = _exponential(d, "logits")
@@ -231,7 +231,7 @@ def _read_negative_binomial(d: Any) -> _Parameters:
 
 
 def _read_gamma_poisson(d: Any) -> _Parameters:
-    """Return the parameters of NumPyro's Poisson with a Gamma(concentration, rate) distributed rate."""
+    """Return the parameters of NumPyro's Poisson with a rate distributed as Gamma(concentration, rate)."""
     concentration = _float64(d, "concentration")
     return _broadcast(NegativeBinomial, mean=concentration / _float64(d, "rate"), dispersion=1 / concentration)
 
@@ -322,7 +322,7 @@ _MIXTURES = {
 
 
 def _key(d: Any) -> tuple[str, str]:
-    """Return library and name of the class; of a class that a user derived those of the library's class."""
+    """Return library and class name; for a class derived by a user those of the library's class."""
     for cls in type(d).__mro__:
         library = cls.__module__.partition(".")[0]
         if library in _READERS:
@@ -331,7 +331,7 @@ def _key(d: Any) -> tuple[str, str]:
 
 
 def _read_known(d: Any) -> _Parameters | None:
-    """Return the parameters of an object that kcalib has a family for."""
+    """Return the parameters of an object with a family in kcalib, or None."""
     library, name = _key(d)
     reader = _READERS.get(library, {}).get(name)
     return None if reader is None else reader(d)

@@ -19,17 +19,17 @@ __all__ = ["Beta"]
 
 @dataclass(frozen=True, eq=False)
 class Beta(Density, Univariate):
-    r"""Beta distributions, with density proportional to :math:`y^{a - 1} (1 - y)^{b - 1}` from 0 to 1.
+    r"""Beta distributions, with density proportional to :math:`y^{a - 1} (1 - y)^{b - 1}` on [0, 1].
 
     Parameters
     ----------
     a, b : array_like, shape (n,)
-        Positive shapes, from 1e-15 to 1e15. One of the two may be a single number, for all.
+        Positive shape parameters, from 1e-15 to 1e15. One of the two may be a single number.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+        If a parameter is not finite, real and in its range, or if the shapes differ.
 
     See Also
     --------
@@ -37,9 +37,9 @@ class Beta(Density, Univariate):
 
     Notes
     -----
-    At 0 and 1 log densities are infinite where the density, or its inverse, is.
+    At 0 and 1 log densities are infinite where the density is 0 or infinite.
 
-    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions.
+    Target kernels have no closed forms: quasi Monte Carlo draws are used.
 
     Examples
     --------
@@ -92,19 +92,19 @@ class Dirichlet(Density):
     Raises
     ------
     TypeError, ValueError
-        If the concentrations are not finite real numbers in their range, or if the shape is not (n, d).
+        If the concentrations are not finite, real and in their range, or if the shape is not (n, d).
 
     See Also
     --------
-    Beta : For the first of two entries.
+    Beta : The distribution of the first of two entries.
 
     Notes
     -----
     The density is that of the first d - 1 entries; on the faces of the simplex its logarithm is infinite where the
-    density, or its inverse, is.
+    density is 0 or infinite.
 
-    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions. Draws are
-    made entry by entry: each is a Beta-distributed share of what the entries before it have left.
+    Target kernels have no closed forms: quasi Monte Carlo draws are used. Entries are drawn one after another, each as
+    a Beta-distributed share of the remainder.
 
     Examples
     --------
@@ -139,7 +139,7 @@ class Dirichlet(Density):
     def _draw_from(self, uniforms: Array) -> Array:
         alpha, uniforms = arrays.to_compute_device(self.alpha), to_device_of(uniforms, self.alpha)
         xp = arrays.namespace(alpha)
-        tails = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
+        tails = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and the following ones
         draws, remainder = xp.empty((*uniforms.shape[:2], self.n_dims)), xp.ones(uniforms.shape[:2])
         for i in range(self.n_dims - 1):
             share, rest = _draw_shares(alpha[:, i : i + 1], tails[:, i + 1 : i + 2], uniforms[:, :, i])
@@ -154,7 +154,7 @@ class Dirichlet(Density):
 
 
 def _draw_shares(first: Array, second: Array, u: Array) -> tuple[Array, Array]:
-    """Return quantiles of a Beta distribution and 1 less these, both to relative accuracy."""
+    """Return quantiles of a Beta distribution, and 1 minus these, both with small relative errors."""
     xp = arrays.namespace(u)
     first, second = xp.broadcast_to(first, u.shape), xp.broadcast_to(second, u.shape)
     share = special(u).betaincinv(first, second, u)

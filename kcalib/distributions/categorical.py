@@ -20,24 +20,24 @@ __all__ = ["Categorical"]
 
 @dataclass(frozen=True, eq=False)
 class Categorical(Family):
-    r"""Class probabilities, as functions of kcalib also take them without this class.
+    r"""Class probabilities; functions of kcalib also take these as plain arrays.
 
     Parameters
     ----------
     probabilities : array_like, shape (n, m), or (n,) for binary problems
-        Probabilities of the classes, or of the second of two.
+        Probabilities of the classes, or of the second of two classes.
     classes : array_like of length m, optional
         The label of each column. Default: 0..m-1.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` does for such predictions.
+        As `kcalib.skce` for class probabilities.
 
     Notes
     -----
-    With this class ``kcalib.skce(y, Categorical(p))`` is ``kcalib.skce(y, p)``: the classification case, with class
-    labels as targets. Draws are positions of classes, 0..m-1.
+    ``kcalib.skce(y, Categorical(p))`` equals ``kcalib.skce(y, p)``, with class labels as targets. Draws are positions
+    of classes, 0..m-1.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Categorical(Family):
         return ()
 
     def take(self, rows: Any) -> Categorical:
-        # A copy that owns its array: the checks for class probabilities need no view.
+        # A copy that owns its array: checks of class probabilities need no view.
         return self._with(probabilities=take_rows(self.probabilities, rows))
 
     def parameters(self) -> Array:
@@ -88,14 +88,14 @@ class Categorical(Family):
         uniforms = to_device_of(uniforms, self.probabilities)
         xp = arrays.namespace(uniforms)
         upper = xp.cumsum(arrays.to_compute_device(self.parameters()), axis=1)
-        upper[upper >= upper[:, -1:]] = np.inf  # rounding may leave the last sum below 1
+        upper[upper >= upper[:, -1:]] = np.inf  # the last sum may be below 1 by rounding
         positions = xp.zeros(uniforms.shape[:2], dtype=np.int64)
         for k in range(self.n_classes - 1):
             positions += uniforms[:, :, 0] >= upper[:, k : k + 1]
         return arrays.like(positions, self.probabilities)
 
     def log_density(self, y: Any) -> Array:
-        """Return the logarithm of the probability of one class for each sample.
+        """Return the log probability of one class for each sample.
 
         Parameters
         ----------

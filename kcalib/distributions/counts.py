@@ -1,7 +1,7 @@
-"""Poisson and negative binomial distributions, and their base: a Poisson law is one of dispersion 0.
+"""Poisson and negative binomial distributions, and their base class: Poisson is the case of dispersion 0.
 
-`log_pmf` is in the saddle-point form of `_saddle_point`, written in the mean and the dispersion so that it holds for
-dispersions down to 0.
+`log_pmf` uses the saddle-point form of `_saddle_point`, in terms of mean and dispersion, which is accurate down to
+dispersion 0.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from kcalib.distributions._checks import LARGEST, broadcast_parameters, check_si
 from kcalib.distributions._distribution import Density, Univariate, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
 
-UNIFORMS = 2**22  # random numbers that are brought to a GPU at a time
+UNIFORMS = 2**22  # random numbers that are copied to a GPU at a time
 
 _WIDEST = 2**15  # counts that are summed one by one
 _BLOCK = 2**19
-LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
-WORKING_ROWS = 5  # of the table's length, which its computation takes besides
-_NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is put on the largest count above that
+LARGEST_COUNT = 20_000  # larger counts are not tabulated
+WORKING_ROWS = 5  # temporary rows of the table's length
+_NO_PROBABILITY = 1e-20  # of a count: the largest count above it gets the missing mass, which is rounding
 _RUN, _LOG_SMALL = 32, -400.0
-CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
+CELLS = 128  # cells of quantile functions in approximate Wasserstein distances
 
 
 class Counts(Density, Univariate):
@@ -45,37 +45,36 @@ class Counts(Density, Univariate):
 
     @abstractmethod
     def _shapes(self) -> tuple[Array, Array]:
-        """Return means and dispersions, shape (n, 1), as `to_compute_device` has them."""
+        """Return means and dispersions, shape (n, 1), as by `to_compute_device`."""
 
     def wasserstein_points(self) -> Array:
         """Return quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
 
-        Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2; it is
-        that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
-        of the tails beyond 1/256. `wasserstein_distance`, and kernels on predictions, take finite sums.
+        Their Euclidean distance approximates the 2-Wasserstein distance, the L2 distance of quantile functions, without
+        the shape of the tails beyond 1/256. `wasserstein_distance`, and kernels on predictions, use exact finite sums.
         """
         p = to_device_of((np.arange(CELLS) + 0.5) / CELLS, self._first)
         return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(CELLS))
 
     def pmf_table(self, tolerance: float = 1e-15) -> Array:
-        """Return probabilities of 0, 1, ..., N for a common N.
+        """Return probabilities of 0, 1, ..., N, with the same N for all.
 
         Parameters
         ----------
         tolerance : float
-            No distribution has more mass than this above N, the smallest number for which this holds.
+            Largest mass of any distribution above N, the smallest number with this property.
 
         Returns
         -------
         array, shape (n, N + 1)
-            Rows sum to 1 within the tolerance and rounding. Cost and memory are O(n N).
+            Rows sum to 1 within the tolerance and rounding. Time and memory O(n N).
 
         Raises
         ------
         ValueError
             If the tolerance is not above 0 and below 1.
         MemoryError
-            If there is no memory for the table.
+            If the table does not fit in memory.
         """
         if not (isinstance(tolerance, (float, np.floating)) and 0 < tolerance < 1):
             raise ValueError(f"`tolerance` is {tolerance!r}, expected a number above 0 and below 1")
@@ -97,13 +96,13 @@ class Counts(Density, Univariate):
         return self._like(table)
 
     def _tabulated(self) -> Array | None:
-        """Return `pmf_table`, whose sums are exact to rounding; None where there are too many counts for it."""
+        """Return `pmf_table`, with sums exact to rounding, or None if there are too many counts."""
         parameters = self.expected_value(), self.standard_deviation()
         largest, spread = (float(arrays.namespace(a).max(a)) for a in parameters)
         return None if largest + 10 * spread > LARGEST_COUNT else self.pmf_table()
 
     def _atoms(self) -> Components | None:
-        """Return the distributions as weights of counts; None where these are too many."""
+        """Return the distributions as weights of counts, or None if there are too many counts."""
         table = self._tabulated()
         if table is None:
             return None
@@ -127,23 +126,23 @@ class Counts(Density, Univariate):
 
     @abstractmethod
     def _lower(self, k: Array, rows: Array) -> Array:
-        """Return P(Z <= k) for counts k >= 0 of these rows, to relative accuracy."""
+        """Return P(Z <= k) for counts k >= 0 of these rows, with a small relative error."""
 
     @abstractmethod
     def _upper(self, k: Array, rows: Array) -> Array:
-        """Return P(Z > k), to relative accuracy."""
+        """Return P(Z > k), with a small relative error."""
 
     def _quantile(self, p: Array) -> Array:
         xp = arrays.namespace(p)
         return self._search_quantiles(xp.broadcast_to(p, (self.n, p.shape[1])), xp.arange(self.n))
 
     def _search_quantiles(self, p: Array, rows: Array) -> Array:
-        """Return quantiles of these rows, as the tails have them; p: (n rows, m)."""
+        """Return quantiles of these rows by a search with the tails; p: (n rows, m)."""
         flat, at_rows = p.reshape(-1), arrays.namespace(p).repeat(rows, p.shape[1])
 
         def reached(k: Array, at: Array) -> Array:
             level, row = flat[at], at_rows[at]
-            # The smaller tail is the one that is known to relative accuracy; 1 - p is exact where p >= 1/2.
+            # The smaller tail has a small relative error; 1 - p is exact where p >= 1/2.
             return choose(
                 level < 0.5,
                 lambda i: self._lower(k[i], row[i]) >= level[i],
@@ -155,20 +154,20 @@ class Counts(Density, Univariate):
     def _inverse_cdf(self, p: Array) -> Array:
         """Return quantiles, shape (n, m), of probabilities within 1e-12 of p, shape (1, m) or (n, m).
 
-        From sums of probabilities in order, where these are not too many; that is many times faster than a search.
+        From cumulative sums of probabilities if there are not too many, which is far faster than a search.
         """
         xp = arrays.namespace(p)
         p, rows = xp.broadcast_to(p, (self.n, p.shape[1])), xp.arange(self.n)
         if not arrays.is_host(p):
             return self._search_quantiles(p, rows)
-        # What uniform numbers of 53 bits cannot reach has mass 1e-20 at either end.
+        # Uniform numbers of 53 bits do not reach mass 1e-20 at either end.
         bounds = self._guess(np.full((self.n, 1), -9.3), rows), self._guess(np.full((self.n, 1), 9.3), rows)
         first = smallest(lambda k, at: self._lower(k, at) >= 1e-20, bounds[0])
         width = smallest(lambda k, at: self._upper(k, at) <= 1e-20, bounds[1]) - first + 1
         result = np.empty(p.shape)
         wide = rows[width > _WIDEST]
         result[wide] = self._search_quantiles(p[wide], wide)
-        order = np.argsort(width)[: self.n - wide.size]  # rows of nearly the same width together
+        order = np.argsort(width)[: self.n - wide.size]  # batches rows of similar width
         start = 0
         while start < order.size:
             size = max(int(_BLOCK // width[order[start]]), 1)
@@ -181,7 +180,7 @@ class Counts(Density, Univariate):
         return result
 
     def _sums(self, first: Array, width: int, rows: Array) -> Array:
-        """Return cumulative probabilities of counts from the first ones on, by the ratios of neighbours."""
+        """Return cumulative probabilities of counts from the first ones on, by ratios of neighbours."""
         mean, dispersion = (shape[rows] for shape in self._shapes())
         k = first[:, None] + np.arange(width)
         terms = (mean / (1 + dispersion * mean)) * ((1 + dispersion * (k - 1)) / np.maximum(k, 1.0))
@@ -192,15 +191,15 @@ class Counts(Density, Univariate):
         """Return quantiles of rows at the levels of normal quantiles z, by the Cornish-Fisher expansion, flat."""
         mean, dispersion = (shape[rows] for shape in self._shapes())
         variance = mean * (1 + dispersion * mean)
-        skewed = (1 + 2 * dispersion * mean) * (z * z - 1) / 6  # skewness times standard deviation: its numerator
+        skewed = (1 + 2 * dispersion * mean) * (z * z - 1) / 6  # skewness times standard deviation
         xp = arrays.namespace(z)
         return xp.maximum(xp.floor(mean + xp.sqrt(variance) * z + skewed), 0.0).reshape(-1)
 
 
 def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
-    """Return the smallest counts for which `reached(count, position)`, monotone in the count.
+    """Return the smallest counts for which `reached(count, position)`, monotone in the count, is true.
 
-    By doubling steps away from the guess, then bisection.
+    By doubling steps from the guess, then bisection.
     """
     xp = arrays.namespace(guess)
     low, high = xp.full(guess.shape, -1.0), xp.full(guess.shape, np.inf)
@@ -215,22 +214,22 @@ def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
         down = xp.where(has_lower[active], xp.floor(below / 2 + above / 2), xp.maximum(above - step, 0.0))
         at[active] = xp.where(xp.isinf(above), below + step, down)
         step *= 2
-        # Beyond 2^53 neighbours are further apart than 1.
+        # Beyond 2^53 neighbouring numbers differ by more than 1.
         active = active[(above - below > 1) & (at[active] > below) & (at[active] < above)]
     return high
 
 
 def tabulate_pmf(first: Array, n_counts: int, mean: Array, dispersion: Array) -> Array:
-    """Return P(Z = k) of `n_counts` counts from `first` on, shape (rows, n_counts); 0 below 0.
+    """Return P(Z = k) of `n_counts` counts from `first` on, shape (rows, n_counts); 0 for k < 0.
 
-    Each `_RUN` counts from one that is exact to rounding, by the ratios of neighbours.
+    Every `_RUN`-th count is exact to rounding; the others come from ratios of neighbours.
     """
     xp = arrays.namespace(mean)
     k = first + xp.arange(-(-n_counts // _RUN) * _RUN, dtype=np.float64)
     ratios = mean / (1 + dispersion * mean) * (1 + dispersion * (k - 1)) / xp.maximum(k, 1.0)
     ratios = xp.where(k < 1, 1.0, ratios).reshape(len(k), -1, _RUN)
     logs = log_pmf(xp.maximum(k[:, ::_RUN], 0.0), mean, dispersion)
-    lift = xp.where(logs < _LOG_SMALL, -_LOG_SMALL, 0.0)  # of runs that begin where no float is
+    lift = xp.where(logs < _LOG_SMALL, -_LOG_SMALL, 0.0)  # of runs that start with an underflow
     ratios[:, :, 0] = xp.exp(logs + lift)
     table = xp.cumprod(ratios, axis=2) * xp.exp(-lift)[:, :, None]
     return xp.where(k < 0, 0.0, table.reshape(k.shape))[:, :n_counts]
@@ -244,7 +243,7 @@ def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:
     spread = 1 + dispersion * mean
     per_size = 1 + dispersion * k  # total / size
     positive = xp.maximum(k, 1.0)
-    gap = (mean - k) / spread  # size less its expectation total / spread, and minus that of k
+    gap = (mean - k) / spread  # size minus its expectation total / spread, and minus that of k
     result = -stirling_error(positive) - deviance(positive, mean * per_size / spread, -gap)
     result += -0.5 * xp.log(2 * math.pi * positive) - 0.5 * xp.log(per_size)
     is_over = dispersion > 0
@@ -260,7 +259,7 @@ def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:
 
 
 def poisson_program() -> Program:
-    # Products and sums are rounded as NumPy's, not fused.
+    # Round products and sums as NumPy does, without fused operations.
     return Program(("cuda/poisson.cu",), ("-fmad=false",), threads=1)
 
 
@@ -276,11 +275,11 @@ class Poisson(Counts):
     Raises
     ------
     TypeError, ValueError
-        If the rates are not finite real numbers in their range, or if the shape is not (n,).
+        If the rates are not finite, real and in their range, or if the shape is not (n,).
 
     See Also
     --------
-    NegativeBinomial : With a larger variance than mean.
+    NegativeBinomial : Counts with a larger variance than mean.
 
     Examples
     --------
@@ -310,9 +309,9 @@ class Poisson(Counts):
         return self._like(rng.poisson(arrays.to_host(self.rate)[:, None], size=(self.n, size)))
 
     def _sample_on_gpu(self, size: int, rng: np.random.Generator) -> Array:
-        """Draw as NumPy's generator does, from its uniform numbers, many of which are brought to the GPU at a time."""
+        """Draw as NumPy's generator does, from its uniform numbers, which are copied to the GPU in batches."""
         xp, n_draws = arrays.namespace(self.rate), self.n * size
-        # On average a draw takes 1 more than its rate below 10, and less than 3 from there on.
+        # A draw takes on average 1 more number than its rate if that is below 10, and less than 3 otherwise.
         each = float(xp.mean(xp.where(self.rate < 10, self.rate + 1, 3.0)))
         out, progress, unused, n_drawn = xp.empty((self.n, size)), xp.zeros(2, dtype=np.int64), np.empty(0), 0
         while n_drawn < n_draws:
@@ -347,24 +346,24 @@ class Poisson(Counts):
 class NegativeBinomial(Counts):
     r"""Negative binomial distributions of counts, by mean and dispersion.
 
-    The variance is mean + dispersion * mean^2; with the dispersion tending to 0 the distribution tends to Poisson's.
+    The variance is mean + dispersion * mean^2; for dispersion 0 it would be a Poisson distribution.
 
     Parameters
     ----------
     mean : array_like, shape (n,)
         Expected counts, from 1e-15 to 1e15.
     dispersion : array_like, shape (n,)
-        Dispersions, from 1e-15; mean * dispersion is at most 1e15. This is 1 / theta of R's glm.nb, alpha of
-        statsmodels, and 1 / n of ``scipy.stats.nbinom``. One of the two may be a single number, for all.
+        Dispersions, from 1e-15; mean * dispersion is at most 1e15. The dispersion is 1 / theta of R's glm.nb, alpha of
+        statsmodels, and 1 / n of ``scipy.stats.nbinom``. One of the two may be a single number.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+        If a parameter is not finite, real and in its range, or if the shapes differ.
 
     See Also
     --------
-    Poisson : With dispersion 0.
+    Poisson : The limit of dispersion 0.
 
     Examples
     --------
@@ -393,14 +392,14 @@ class NegativeBinomial(Counts):
     @classmethod
     @on_their_gpu
     def from_number_and_probability(cls, n: Any, p: Any) -> NegativeBinomial:
-        """Make distributions of the number of failures before the n-th success, as ``scipy.stats.nbinom`` has them.
+        """Make distributions of the number of failures before the n-th success, as in ``scipy.stats.nbinom``.
 
         Parameters
         ----------
         n : array_like, shape (n samples,)
             Numbers of successes, positive, not necessarily integers.
         p : array_like, shape (n samples,)
-            Probabilities of success, above 0 and below 1. One of the two may be a single number, for all.
+            Probabilities of success, above 0 and below 1. One of the two may be a single number.
 
         Returns
         -------
@@ -442,7 +441,7 @@ class NegativeBinomial(Counts):
     def _tail(self, k: np.ndarray, rows: np.ndarray, of_failure: Any, of_success: Any) -> np.ndarray:
         mean, dispersion = arrays.to_compute_device(self.mean)[rows], arrays.to_compute_device(self.dispersion)[rows]
         size, ratio = 1 / dispersion, dispersion * mean
-        # The smaller of the two probabilities is the one that is known to relative accuracy.
+        # The smaller of the two probabilities has a small relative error.
         return choose(
             ratio < 1,
             lambda i: of_failure(k[i] + 1, size[i], ratio[i] / (1 + ratio[i]), 1 / (1 + ratio[i])),
@@ -451,5 +450,5 @@ class NegativeBinomial(Counts):
 
 
 def _betainc(a: Array, b: Array, x: Array, complement: Array) -> Array:
-    """Return I_x(a, b), for arguments as `betaincc` has them."""
+    """Return I_x(a, b), with arguments as for `betaincc`."""
     return special(x).betainc(a, b, x)

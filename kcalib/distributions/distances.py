@@ -1,4 +1,4 @@
-"""Return tables of distances between predicted distributions to users: Wasserstein and MMD."""
+"""Public functions for Wasserstein and MMD distances between predicted distributions."""
 
 from __future__ import annotations
 
@@ -34,65 +34,64 @@ def wasserstein_distance(
 ) -> Array:
     r"""Compute Wasserstein distances between predicted distributions.
 
-    Between two normal, two Laplace, or two other distributions that are one component each it is the 2-Wasserstein
-    distance :math:`W_2`. Between mixtures it is the distance of [2]_ and [3]_ (equation D.2 of [1]_, with
-    :math:`W_2` between components), the cheapest way to move the components' weights:
+    Between distributions of one component each, such as two normal or two Laplace distributions, it is the
+    2-Wasserstein distance :math:`W_2`. Between mixtures it is the distance of [2]_ and [3]_ (equation D.2 of [1]_, with
+    :math:`W_2` between components), the lowest cost of transporting the weights of the components:
 
     .. math:: \mathrm{MW}_s(P, P') = \Bigl(\min_w \sum_{kl} w_{kl} W_2(P_k, P'_l)^s\Bigr)^{1/s}
 
-    over the couplings w of the weights of P and of P'. Between samples, whose components are points, that is the
-    Wasserstein distance of order s, under the Euclidean distance. So is that between counts, by sums over all that have
-    a probability above 1e-15, but for counts beyond 20,000, which 128 quantiles stand for.
+    over the couplings w of the weights of P and P'. Between samples, whose components are points, it is the Wasserstein
+    distance of order s under the Euclidean distance. Between counts it is the same distance, by sums over all counts
+    with probability above 1e-15; beyond 20,000, 128 quantiles approximate it.
 
     Parameters
     ----------
     prediction : Distribution
         Predicted distributions, n of them.
     other : Distribution, optional
-        Others of the same kind, n' of them; by default the predictions themselves.
+        n' distributions of the same kind; by default the predictions themselves.
     order : float
-        The s above, at least 1; 2 for distributions without components. Of one component each the distance is the same
-        for every s.
+        The order s, at least 1; 2 for distributions without components. With one component each the distance is the
+        same for every s.
     max_memory : float, optional
-        Bytes that the table may take. Default: what the machine has available.
+        Bytes that the table may take. Default: available memory.
     threads : int, optional
         Threads, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process may use.
 
     Returns
     -------
     array, shape (n, n'), float64
-        NumPy's; CuPy's for predictions on a GPU.
-        Distances: 0 for equal distributions. Between similar normal distributions the error is about 1e-15 of their
-        scale, and 1e-8 if covariances are singular.
+        Distances, 0 for equal distributions; a NumPy array, or a CuPy array for predictions on a GPU. Between similar
+        normal distributions the error is about 1e-15 of their scale, and 1e-8 if covariances are singular.
 
     Raises
     ------
     TypeError, ValueError
-        If a prediction is not a `Distribution`, or these have neither components nor points; if the distributions are
-        of different kinds or sizes, or an option is out of range.
+        If a prediction is not a `Distribution`, or has neither components nor points; if the distributions are of
+        different kinds or sizes, or an option is out of range.
     NotImplementedError
         For mixtures of several components, or samples of vectors with unequal weights, on a GPU.
     MemoryError
-        If the table takes more memory than is allowed.
+        If the table takes more memory than available or allowed.
 
     See Also
     --------
-    mmd_distance : A distance of all mixtures of normals that makes positive definite kernels.
+    mmd_distance : A distance with positive definite kernels for mixtures of normal distributions.
 
     Notes
     -----
-    For s up to 2 :math:`\mathrm{MW}_s` is an upper bound of the mixtures' :math:`W_s`, which have no closed form: it
-    moves components as wholes. The two agree for samples, and for one component each if s = 2.
+    For s up to 2 :math:`\mathrm{MW}_s` is an upper bound of the :math:`W_s` of mixtures, which have no closed form: it
+    moves components as a whole. The two agree for samples, and for one component each if s = 2.
 
-    Kernels of :math:`W_2` are positive definite where distances are those of points; for normal distributions with full
-    covariances, mixtures, and samples of vectors they need not be: an estimate may then be negative, or zero although a
-    model is not calibrated. The user guide says more in "Formulas of intervals and tests".
+    Kernels of :math:`W_2` are positive definite if the distances are distances between points. For normal distributions
+    with full covariances, mixtures, and samples of vectors they may be indefinite: an estimate may then be negative, or
+    zero for a miscalibrated model. The user guide says more in "Formulas of intervals and tests".
 
-    Time: n n' times (half of it without `other`) what a pair takes, for K and L components in d dimensions
-    :math:`O(K L d)`, or :math:`O(K L d^3)` for full covariances, and the search of the coupling: :math:`O(K^3)` for
-    equal weights and as many components, more for others, :math:`O(K \log K)` for samples of numbers. Couplings of
-    more than 32 components with weights that are not equal are solved to 1e-8 of the largest cost, others to rounding.
-    Memory beside the table: a few megabytes.
+    Time: n n' pairs (half of it without `other`); a pair of K and L components in d dimensions takes :math:`O(K L d)`,
+    or :math:`O(K L d^3)` for full covariances, plus the search of the coupling: :math:`O(K^3)` for equal numbers of
+    components with equal weights, more for others, :math:`O(K \log K)` for samples of numbers. Couplings of more than
+    32 components with unequal weights are accurate to 1e-8 of the largest cost, others to rounding. Memory besides the
+    table: a few megabytes.
 
     References
     ----------
@@ -114,7 +113,7 @@ def wasserstein_distance(
     order = _check_order(order)
     sides = [side for side in (prediction, other) if side is not None]
     atoms = [side._atoms() for side in sides if isinstance(side, Counts)]
-    if len(atoms) == len(sides) and all(side is not None for side in atoms):  # distances of counts are finite sums
+    if len(atoms) == len(sides) and all(side is not None for side in atoms):  # counts have finite sums
         return wasserstein_table(*atoms, order=order, max_memory=max_memory, threads=threads)  # type: ignore[arg-type]
     points, components = _wasserstein_points(prediction, other), prediction.components()
     if points is not None and (order == 2 or (components is not None and components.weights.shape[1] == 1)):
@@ -135,33 +134,34 @@ def mmd_distance(
     .. math:: \mathrm{MMD}^2(P, P') = E\, l(Z_1, Z_2) - 2 E\, l(Z, Z') + E\, l(Z'_1, Z'_2),
               \quad l(y, y') = \exp(-|y - y'|^2 / (2\,\mathrm{bandwidth}^2))
 
-    of independent Z of P and Z' of P'. It is the distance between the distributions' means in the kernel's Hilbert
-    space, so :math:`\exp(-\lambda \mathrm{MMD}^\nu)`, :math:`0 < \nu \le 2`, is positive definite.
+    for independent Z of P and Z' of P'. It is the distance between the mean embeddings of the distributions in the
+    Hilbert space of the kernel, so :math:`\exp(-\lambda \mathrm{MMD}^\nu)`, :math:`0 < \nu \le 2`, is positive
+    definite.
 
     Parameters
     ----------
     prediction : Distribution
-        Predicted distributions, n of them: normal ones, samples, or mixtures of these.
+        Predicted distributions, n of them: normal distributions, samples, or mixtures of these.
     other : Distribution, optional
-        Others of the same kind, n' of them; by default the predictions themselves.
+        n' distributions of the same kind; by default the predictions themselves.
     bandwidth : float
-        Of the Gaussian kernel, positive.
+        Positive bandwidth of the Gaussian kernel.
     max_memory : float, optional
-        Bytes that the table may take. Default: what the machine has available.
+        Bytes that the table may take. Default: available memory.
 
     Returns
     -------
     array, shape (n, n'), float64
-        NumPy's; CuPy's for predictions on a GPU.
-        Distances, at most the square root of 2: 0 for equal distributions, with an error of up to 1e-8 for others.
+        Distances, at most the square root of 2: 0 for equal distributions, with an error of up to 1e-8 for others. A
+        NumPy array, or a CuPy array for predictions on a GPU.
 
     Raises
     ------
     TypeError, ValueError
-        If a prediction is not a `Distribution`, or these have no closed form under a Gaussian kernel; if the
-        distributions are of different kinds or sizes, or an option is out of range.
+        If a prediction is not a `Distribution`, or has no closed form under a Gaussian kernel; if the distributions are
+        of different kinds or sizes, or an option is out of range.
     MemoryError
-        If the table takes more memory than is allowed.
+        If the table takes more memory than available or allowed.
 
     See Also
     --------
@@ -169,8 +169,8 @@ def mmd_distance(
 
     Notes
     -----
-    Time O(n n' K L d) for K and L components in d dimensions, :math:`d^3` instead of d for full covariances; beside the
-    table memory for a block of rows.
+    Time O(n n' K L d) for K and L components in d dimensions, with :math:`d^3` instead of d for full covariances;
+    memory for the table and a block of rows.
 
     References
     ----------
@@ -233,9 +233,9 @@ def _check_components(name: str, distribution: Distribution) -> Components:
 
 
 def _wasserstein_points(prediction: Distribution, other: Distribution | None) -> tuple[Any, Any] | None:
-    """Return points of both whose Euclidean distance is W_2, if they lie in one space; None for the others if none."""
+    """Return points of both whose Euclidean distance is W_2, if they lie in one space; a None if there are none."""
     if any(getattr(side, "weights", None) is not None for side in (prediction, other)):
-        return None  # points of samples with missing members are not exact
+        return None  # points of samples with missing members are approximate
     points = prediction.wasserstein_points()
     if points is None or other is None:
         return None if points is None else (points, None)

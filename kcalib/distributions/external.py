@@ -1,4 +1,4 @@
-"""Distribution objects of other libraries that kcalib has no family for, by their `cdf` and quantile functions."""
+"""Distribution objects of other libraries without a family in kcalib, by their `cdf` and quantile functions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kcalib.distributions._checks import check_numbers, check_probabilities, che
 from kcalib.distributions._distribution import Distribution, clip_to_open, take_rows
 
 INVERSES = ("ppf", "icdf", "quantile")  # SciPy and skpro; SciPy, PyTorch and NumPyro; TensorFlow Probability
-PROBES = np.array([1e-6, *np.arange(1, 40) / 40, 1 - 1e-6, 1 - 1e-9])  # levels whose quantiles show atoms
+PROBES = np.array([1e-6, *np.arange(1, 40) / 40, 1 - 1e-6, 1 - 1e-9])  # levels whose quantiles reveal atoms
 _HOST = np.empty(0)
 
 
 def has_functions(law: Any) -> bool:
-    """Return whether an object has a distribution function and its inverse, other than columns of such names."""
+    """Return whether an object has a distribution function and its inverse, which are not mere data columns."""
     return (
         callable(getattr(law, "cdf", None))
         and any(callable(getattr(law, name, None)) for name in INVERSES)
@@ -29,7 +29,7 @@ def has_functions(law: Any) -> bool:
 
 
 class ExternalDistribution(Distribution):
-    """Distributions of numbers by vectorised `cdf` and `ppf`, or `icdf`: one object for all rows, or for each."""
+    """Distributions of numbers by vectorised `cdf` and `ppf`, or `icdf`: one object, or one for each row."""
 
     _n_uniforms = 1
 
@@ -46,7 +46,7 @@ class ExternalDistribution(Distribution):
                 )
         self._laws, self._shape = laws, shape
         self._rows = np.arange(len(laws) if len(laws) > 1 else int(np.prod(shape)))
-        # PyTorch refuses numbers beyond these, where a distribution function is 0 or 1.
+        # PyTorch refuses numbers outside of these, where the distribution function is 0 or 1.
         limits = [_broadcast_limits(law, shape) for law in laws]
         self._limits = np.nextafter(np.concatenate(limits, axis=1), [[np.inf], [-np.inf]])
         quantiles = self.quantile(PROBES)
@@ -91,9 +91,9 @@ class ExternalDistribution(Distribution):
         return deviation
 
     def cdf(self, y: Any) -> Array:
-        """Return the probabilities of numbers up to y, shape (n,) or (n, k)."""
+        """Return P(Z <= y) for numbers y, shape (n,) or (n, k)."""
         y = check_numbers(y, _HOST, self.n, ())
-        at = np.floor(y) if self.support == "count" else y  # between counts SciPy's newer objects interpolate
+        at = np.floor(y) if self.support == "count" else y  # newer objects of SciPy interpolate between counts
         values = self._evaluate_inside(("cdf",), at, 0.0, 1.0)
         reject(
             values,
@@ -103,13 +103,13 @@ class ExternalDistribution(Distribution):
         return values
 
     def quantile(self, probability: Any) -> Array:
-        """Return the smallest numbers with a `cdf` of at least the probabilities, shape (n, m)."""
+        """Return the smallest numbers whose `cdf` is at least the probabilities, shape (n, m)."""
         p = check_probabilities(probability, _HOST, ())
         return self._inverse_cdf(np.broadcast_to(p, (self.n, p.shape[1])))
 
     @property
     def log_density(self) -> Callable[[Any], Array]:
-        """Return the function of the log density, or of the log probabilities of counts, if there is one."""
+        """Return the function for log densities, or log probabilities of counts, if the object has one."""
         if self._density is None:
             raise AttributeError("these distributions have no density")
         return self._log_density
@@ -121,7 +121,7 @@ class ExternalDistribution(Distribution):
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
         values = self._evaluate(INVERSES, p)
-        if not np.all(np.isfinite(values)):  # in float32, as JAX computes, levels near 1 are 1
+        if not np.all(np.isfinite(values)):  # in float32, as in JAX, levels near 1 are 1
             values = np.where(np.isfinite(values), values, self._evaluate(INVERSES, np.clip(p, 2**-23, 1 - 2**-23)))
         reject(
             values,
@@ -193,7 +193,7 @@ def _batch_shape(law: Any) -> tuple[int, ...]:
 
 
 def _broadcast_limits(law: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return bounds of numbers that the law has, as PyTorch and NumPyro say, or -inf and inf; shape (2, n)."""
+    """Return bounds of the support, as PyTorch and NumPyro report, or -inf and inf; shape (2, n)."""
     support = getattr(law, "support", None)
     bounds = (getattr(support, name, np.inf * sign) for name, sign in (("lower_bound", -1), ("upper_bound", 1)))
     return np.stack([np.broadcast_to(_as_numbers(bound), shape).reshape(-1) for bound in bounds])
@@ -208,19 +208,19 @@ def _is_frozen(law: Any) -> bool:
 
 
 def _arguments(law: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Return shape parameters, loc and scale of a frozen law of scipy.stats, of this shape."""
+    """Return shape parameters, loc and scale of a frozen distribution of scipy.stats, broadcast to this shape."""
     shapes, loc, scale = law.dist._parse_args(*law.args, **law.kwds)
     return [np.broadcast_to(value, shape).reshape(-1) for value in (*shapes, loc, scale)]
 
 
 def _freeze(law: Any, arguments: Sequence[np.ndarray]) -> Any:
-    """Return the frozen law of the same family with other arguments."""
+    """Return the frozen distribution of the same family with other arguments."""
     *shapes, loc, scale = arguments
     return law.dist(*shapes, loc=loc) if hasattr(law, "pmf") else law.dist(*shapes, loc=loc, scale=scale)
 
 
 def _stack_frozen(laws: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the laws; one in the place of all that are frozen numbers of the same family of scipy.stats."""
+    """Return the distributions; a single one if all are frozen in the same family of scipy.stats."""
     is_same = all(
         _is_frozen(law)
         and type(law.dist) is type(laws[0].dist)

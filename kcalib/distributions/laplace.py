@@ -24,13 +24,13 @@ class Laplace(Density, Univariate):
     loc : array_like, shape (n,)
         Medians.
     scale : array_like, shape (n,)
-        Scales, from 1e-15 to 1e15; the standard deviation is this times the root of 2. One of the two may be a
-        single number, for all.
+        Scales, from 1e-15 to 1e15; the standard deviation is the scale times the root of 2. One of the two may be a
+        single number.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+        If a parameter is not finite, real and in its range, or if the shapes differ.
 
     Examples
     --------

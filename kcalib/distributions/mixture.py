@@ -28,11 +28,11 @@ class Mixture(Density, Univariate):
     Parameters
     ----------
     weights : array_like, shape (K,) or (n, K)
-        Weights of the components, the same for all predictions or not; at least 0, and rows sum to 1 within 1e-6
-        (what is left is divided out).
+        Weights of the components, common to all predictions or not; at least 0, in rows that sum to 1 within 1e-6 (and
+        are normalised).
     components : sequence of K distributions
-        All `Normal`, all `MultivariateNormal`, all `Laplace`, or mixtures of these, each of n predictions of the
-        same shape.
+        All `Normal`, all `MultivariateNormal`, all `Laplace`, or mixtures of these, each with n predictions of the same
+        shape.
 
     Attributes
     ----------
@@ -42,17 +42,17 @@ class Mixture(Density, Univariate):
     Raises
     ------
     TypeError, ValueError
-        If a component is not one of these distributions, or the weights do not hold real numbers; if the components
-        differ in family, number or shape, or if the weights do not fit them.
+        If a component is not one of these distributions, or the weights are not real numbers; if the components differ
+        in family, number or shape, or if the weights do not match them.
 
     See Also
     --------
-    Ensemble : With equal weights.
+    Ensemble : A mixture with equal weights.
 
     Notes
     -----
-    Quantiles are found by bisection, to 1e-12 relative, or 1e-15 of the smallest standard deviation of a component
-    where that is more.
+    Quantiles are found by bisection, to 1e-12 relative, or 1e-15 of the smallest standard deviation of a component if
+    that is larger.
 
     Examples
     --------
@@ -86,7 +86,7 @@ class Mixture(Density, Univariate):
         return self._with(weights=take_rows(self.weights, rows), members=members)
 
     def parameters(self) -> None:
-        """Return None: there are none."""
+        """Return None: mixtures have no such parameters."""
 
     def components(self) -> Components:
         components: list[Any] = [member.components() for member in self.members]
@@ -113,10 +113,10 @@ class Mixture(Density, Univariate):
         return mean, xp.sqrt(xp.sum(weights * (stds**2 + (means - mean[:, None, :]) ** 2), axis=1))
 
     def _draw_from(self, uniforms: Array) -> Array:
-        """Return draws: the first number chooses the component, the others make the draw from it."""
+        """Return draws; the first number chooses the component, the others draw from it."""
         xp, uniforms = arrays.namespace(self.weights), to_device_of(uniforms, self.weights)
         upper = arrays.namespace(uniforms).cumsum(arrays.to_compute_device(self.weights), axis=1)
-        # Rounding may leave the last sum below 1, or components of weight 0 after it.
+        # By rounding, the last sum may be below 1; it may also belong to a component of weight 0.
         upper[upper >= upper[:, -1:]] = np.inf
         result: Any = None
         for k in reversed(range(len(self.members))):
@@ -151,7 +151,7 @@ class Mixture(Density, Univariate):
     def _inverse_cdf(self, p: Array) -> Array:
         xp = arrays.namespace(p)
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
-        # The quantile lies between those of the components that have weight.
+        # The quantile lies between those of the components with positive weight.
         bounds = xp.stack([member._inverse_cdf(p) for member in self.members])
         has_weight = arrays.to_compute_device(self.weights).T[:, :, None] > 0
         low = xp.min(xp.where(has_weight, bounds, np.inf), axis=0)
@@ -164,14 +164,14 @@ class Mixture(Density, Univariate):
                 return low + (high - low) / 2
             middle = low + (high - low) / 2
             lower, upper = self._tails(middle)
-            # The smaller tail is the one that is known to relative accuracy; 1 - p is exact where p >= 1/2.
+            # The smaller tail has a small relative error; 1 - p is exact where p >= 1/2.
             reached = xp.where(p < 0.5, lower >= p, upper <= 1 - p)
             high = xp.where(reached, middle, high)
             low = xp.where(reached, low, middle)
 
 
 class Ensemble(Mixture):
-    r"""Mixtures with equal weights, such as the predictions of the members of a deep ensemble.
+    r"""Mixtures with equal weights, such as the predictions of a deep ensemble.
 
     Parameters
     ----------
@@ -181,11 +181,11 @@ class Ensemble(Mixture):
     Raises
     ------
     TypeError, ValueError
-        As of `Mixture`.
+        As `Mixture`.
 
     See Also
     --------
-    Mixture : With weights.
+    Mixture : A mixture with weights.
     Samples : For members that predict a number, not a distribution.
 
     Examples

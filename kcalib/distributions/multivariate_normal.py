@@ -1,4 +1,4 @@
-"""Normal distributions of vectors whose entries depend on each other."""
+"""Normal distributions of vectors with correlated entries."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ __all__ = ["MultivariateNormal"]
 
 @dataclass(frozen=True, eq=False)
 class MultivariateNormal(Density):
-    r"""Normal distributions of vectors, with covariances.
+    r"""Normal distributions of vectors, with full covariances.
 
     Parameters
     ----------
     mean : array_like, shape (n, d)
         Means.
     cov : array_like, shape (n, d, d) or (d, d), optional
-        Covariance matrices, or one for all: symmetric within 1e-6 of the largest entry (the symmetric part is used)
-        and positive definite: eigenvalues of the correlations are above d times 2.2e-16.
+        Covariance matrices, or one for all: symmetric within 1e-6 of the largest entry (the symmetric part is used) and
+        positive definite, with eigenvalues of the correlations above d times 2.2e-16.
     scale_tril : array_like, shape (n, d, d) or (d, d), optional
-        Their Cholesky factors instead: lower triangular with a positive diagonal. Exactly one of the two is given.
+        Cholesky factors of the covariance matrices: lower triangular with a positive diagonal. Give exactly one of the
+        two.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, if not exactly one of `cov` and `scale_tril` is
-        given, if the shapes do not fit, or if a matrix is not symmetric and positive definite; the message has its
-        index and the smallest eigenvalue of its correlations.
+        If a parameter is not finite, real and in its range; if not exactly one of `cov` and `scale_tril` is given; if
+        shapes do not match; or if a matrix is not symmetric and positive definite, with its index and the smallest
+        eigenvalue of its correlations in the message.
 
     See Also
     --------
-    Normal : For vectors with independent entries; the closed forms cost O(d) instead of O(d^3).
+    Normal : For vectors with independent entries; closed forms take O(d) instead of O(d^3).
 
     Notes
     -----
-    Memory: both the covariances and their factors are kept, 16 n d^2 bytes. The 2-Wasserstein distance has no points
-    here: it is not a Euclidean distance for d >= 2.
+    Memory: both covariances and factors are kept, 16 n d^2 bytes. The 2-Wasserstein distance is not a Euclidean
+    distance between points for d >= 2.
 
     Examples
     --------
@@ -94,7 +95,7 @@ class MultivariateNormal(Density):
     def parameters(self) -> Array:
         """Return means, and lower triangles of the covariances, row by row.
 
-        Off the diagonal times the root of 2, so that distances of covariances are those of Frobenius' norm.
+        Off-diagonal entries are multiplied by the root of 2: distances of covariances are then Frobenius norms.
         """
         columns = [self.mean]
         for i in range(self.n_dims):
@@ -135,7 +136,7 @@ class MultivariateNormal(Density):
 
 
 def _matrices(value: Any, name: str, mean: Array) -> Array:
-    """Return matrices of shape (n, d, d), or (d, d) for all, where the means are computed with."""
+    """Return matrices of shape (n, d, d), or (d, d) for all, on the compute device of the means."""
     n, d = mean.shape
     array = arrays.to_compute_device(asarray_on_device_of(real_array(value, name), mean), np.float64)
     if tuple(array.shape) not in ((n, d, d), (d, d)):
@@ -169,7 +170,7 @@ def _factorize(cov: Array) -> tuple[Array, Array]:
         (cov < smallest_variance) & to_device_of(np.eye(d, dtype=bool), cov),
         lambda at, x: f"`cov{at}` is {x:.6g}, expected a variance of at least {smallest_variance:.0e}; clip it",
     )
-    # Relative to the diagonal: units of the entries change neither the factors' accuracy nor what is refused.
+    # Relative to the diagonal: units of the entries change neither accuracy nor what is refused.
     deviations = xp.stack([xp.sqrt(cov[..., i, i]) for i in range(d)], axis=-1)
     smallest = xp.linalg.eigvalsh(cov / deviations[..., :, None] / deviations[..., None, :])[..., 0]
     try:

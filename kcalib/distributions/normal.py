@@ -25,18 +25,18 @@ class Normal(Density, Univariate):
     Parameters
     ----------
     mean : array_like, shape (n,) or (n, d)
-        Means; of d independent entries for targets that are vectors.
+        Means, with d independent entries for targets that are vectors.
     std : array_like, shape of `mean`
-        Standard deviations, from 1e-15 to 1e15. One of the two may be a single number, for all.
+        Standard deviations, from 1e-15 to 1e15. One of the two may be a single number.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+        If a parameter is not finite, real and in its range, or if the shapes differ.
 
     See Also
     --------
-    MultivariateNormal : With covariances.
+    MultivariateNormal : Vectors with full covariances.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Normal(Density, Univariate):
         return Components("normal", xp.ones_like(mean[:, :, 0]), mean, std * std)
 
     def wasserstein_points(self) -> Array:
-        """Return the `parameters`: W2 of two is the distance of these (Widmann et al. 2021, appendix D.1)."""
+        """Return the `parameters`: W2 is their Euclidean distance (Widmann et al. 2021, appendix D.1)."""
         return self.parameters()
 
     def expected_value(self) -> Array:

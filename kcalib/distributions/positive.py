@@ -19,31 +19,31 @@ __all__ = ["Gamma", "LogNormal"]
 
 @dataclass(frozen=True, eq=False)
 class LogNormal(QuantileLaw):
-    r"""Log-normal distributions: the logarithm is normal.
+    r"""Log-normal distributions: the logarithm of the target is normal.
 
     Parameters
     ----------
     mean_log : array_like, shape (n,)
-        Means of the logarithm: its exponential is the median.
+        Means of the logarithm; the median is its exponential.
     std_log : array_like, shape (n,)
         Standard deviations of the logarithm, from 1e-15. The median is at least 1e-15, and exp(mean_log + std_log^2),
-        which bounds the standard deviation, at most 1e15. One of the two may be a single number, for all.
+        which bounds the standard deviation, at most 1e15. One of the two may be a single number.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+        If a parameter is not finite, real and in its range, or if the shapes differ.
 
     See Also
     --------
-    Gamma : With lighter tails.
+    Gamma : Lighter tails.
 
     Notes
     -----
-    Targets may be any numbers; at 0 and below the density is 0.
+    Targets may be any numbers; the density is 0 for y <= 0.
 
-    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions, but in states
-    their characteristic functions. Of Wasserstein distances 128 quantiles of each are the points.
+    Target kernels have no closed forms: quasi Monte Carlo draws are used, and characteristic functions in states.
+    Wasserstein distances are computed from 128 quantiles.
 
     Examples
     --------
@@ -112,23 +112,23 @@ class Gamma(QuantileLaw):
         Positive shapes, from 1e-15 to 1e15.
     scale : array_like, shape (n,)
         Scales, from 1e-15 to 1e15, and at most 1e15 times the shape; the mean is shape times scale. One of the two may
-        be a single number, for all.
+        be a single number.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+        If a parameter is not finite, real and in its range, or if the shapes differ.
 
     See Also
     --------
-    LogNormal : With heavier tails.
+    LogNormal : Heavier tails.
 
     Notes
     -----
-    Targets may be any numbers; below 0 the density is 0, and at 0 infinite where the shape is below 1.
+    Targets may be any numbers; the density is 0 below 0, and infinite at 0 if the shape is below 1.
 
-    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions, but in states
-    their characteristic functions. Of Wasserstein distances 128 quantiles of each are the points.
+    Target kernels have no closed forms: quasi Monte Carlo draws are used, and characteristic functions in states.
+    Wasserstein distances are computed from 128 quantiles.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class Gamma(QuantileLaw):
         xp, functions, (shape, scale) = arrays.namespace(p), special(p), self._columns(p)
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
         shape = xp.broadcast_to(shape, p.shape)
-        # The smaller tail is the one that is known to relative accuracy.
+        # The smaller tail has a small relative error.
         return scale * choose(
             p < 0.5,
             lambda i: functions.gammaincinv(shape[i], p[i]),

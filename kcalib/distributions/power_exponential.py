@@ -20,10 +20,10 @@ __all__ = ["PowerExponential"]
 
 @dataclass(frozen=True, eq=False)
 class PowerExponential(Density, Univariate):
-    r"""Power exponential distributions, with tails between Laplace's and a uniform distribution's.
+    r"""Power exponential distributions, with tails between those of Laplace and uniform distributions.
 
-    The density is proportional to :math:`\exp(-|(y - loc) / scale|^{2\, shape} / 2)`, as of Gómez et al. (1998):
-    normal for shape 1, Laplace (of twice the scale) for shape 1/2.
+    The density is proportional to :math:`\exp(-|(y - loc) / scale|^{2\, shape} / 2)` (Gómez et al. 1998): normal for
+    shape 1, Laplace (with twice the scale) for shape 1/2.
 
     Parameters
     ----------
@@ -32,19 +32,19 @@ class PowerExponential(Density, Univariate):
     scale : array_like, shape (n,)
         Scales, from 1e-15 to 1e15; the standard deviation for shape 1.
     shape : array_like, shape (n,)
-        Shapes, from 0.1 (heavy tails) to 100 (nearly uniform). Some of the three may be single numbers, for all.
+        Shapes, from 0.1 (heavy tails) to 100 (nearly uniform). Up to two of the three may be single numbers.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+        If a parameter is not finite, real and in its range, or if the shapes differ.
 
     Notes
     -----
-    Tempered by T, a density proportional to :math:`p^{1/T}`, such a distribution has `scale` times
-    :math:`T^{1/(2\, shape)}` (Widmann et al. 2021, appendix F: their scale is the square of this one).
+    At temperature T, with a density proportional to :math:`p^{1/T}`, `scale` is multiplied by :math:`T^{1/(2\, shape)}`
+    (Widmann et al. 2021, appendix F, whose scale is the square of this one).
 
-    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions.
+    Target kernels have no closed forms: quasi Monte Carlo draws are used.
 
     Examples
     --------

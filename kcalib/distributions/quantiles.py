@@ -1,4 +1,4 @@
-"""Forecasts by quantiles: K numbers at known levels, and nothing of what is between them."""
+"""Forecasts by quantiles: K numbers at known levels, without a distribution between them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from kcalib.distributions._distribution import Univariate, take_rows
 
 __all__ = ["Quantiles"]
 
-SAME_LEVEL = 1e-9  # levels that differ by less are the same
+SAME_LEVEL = 1e-9  # levels with a smaller difference are equal
 
 
 @dataclass(frozen=True, eq=False)
 class Quantiles(Univariate):
-    r"""Forecasts of numbers by K quantiles, the same levels for all: K + 1 bins of known probability.
+    r"""Forecasts of numbers by K quantiles at common levels: K + 1 bins of known probability.
 
     Parameters
     ----------
     levels : array_like, shape (K,)
-        Levels of the quantiles, from 0 to 1, each once, in any order. The quantiles at 0 and 1 are bounds.
+        Levels of the quantiles, from 0 to 1, distinct, in any order. The quantiles at 0 and 1 are bounds.
     values : array_like, shape (n, K)
         The quantiles, a column for each level.
     sort : bool
-        Whether to sort the values of a row that do not increase with the levels. Default: these are an error.
+        Whether to sort rows whose values do not increase with the levels. By default these raise an error.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument does not hold finite real numbers in its range or has a wrong shape, or if quantiles cross.
+        If an argument is not finite, real and in its range, if a shape is wrong, or if quantiles cross.
 
     See Also
     --------
@@ -43,17 +43,17 @@ class Quantiles(Univariate):
 
     Notes
     -----
-    Nothing is assumed of the law between two quantiles: residuals are those of the bins, one-hot less probability, and
-    the target kernel is "delta". `quantile` gives the forecast's own levels alone, `kcalib.crps` is the weighted
-    interval score, and there is no density. `cdf_left` and `cdf` are the levels below and above a number, between which
-    its PIT value is drawn.
+    Nothing is assumed between two quantiles: residuals are those of the bins, one-hot minus probability, and the target
+    kernel is "delta". `quantile` only returns the forecast's own levels, `kcalib.crps` is the weighted interval score,
+    and there is no density. `cdf_left` and `cdf` are the levels below and above a number; its PIT value is drawn
+    between them.
 
-    A target equal to quantiles lies in a bin that is not known, as of counts: `cdf_left` and `cdf` are then in the
-    middle of the bins below and above, and residuals share it among the bins between in proportion. A value that is the
-    quantile at two or more levels is taken as an atom of that probability.
+    For a target equal to a quantile, as with counts, the bin is ambiguous: `cdf_left` and `cdf` are then the middles of
+    the bins below and above, and residuals share it among the bins between in proportion. A value that is the quantile
+    at several levels is an atom of that probability.
 
-    What has to be one law (`sample`, `expected_value`, `standard_deviation`) takes the probability of a bin as spread
-    evenly between its quantiles, and outside of all over one mean gap.
+    Methods that need a full distribution (`sample`, `expected_value`, `standard_deviation`) spread the probability of a
+    bin uniformly between its quantiles, and outside of all quantiles over one mean gap.
 
     Examples
     --------
@@ -111,7 +111,7 @@ class Quantiles(Univariate):
         Parameters
         ----------
         coverages : array_like, shape (C,)
-            Probabilities of the intervals, above 0 and up to 1; those of 1 are bounds.
+            Probabilities of the intervals, above 0 and up to 1; an interval of 1 has the bounds.
         lower, upper : array_like, shape (n, C)
             Ends of the intervals.
         median : array_like, shape (n,), optional
@@ -120,12 +120,12 @@ class Quantiles(Univariate):
         Returns
         -------
         Quantiles
-            At the levels (1 - coverage) / 2, (1 + coverage) / 2, and with `median` 1/2.
+            Forecasts at the levels (1 - coverage) / 2, (1 + coverage) / 2, and with `median` 1/2.
 
         Raises
         ------
         TypeError, ValueError
-            As the constructor, and if a coverage is out of range or a shape is wrong.
+            As the constructor; if a coverage is out of range or a shape is wrong.
 
         Examples
         --------
@@ -162,7 +162,7 @@ class Quantiles(Univariate):
 
     @property
     def scored_levels(self) -> np.ndarray:
-        """Return the levels of quantiles that are not bounds, above 0 and below 1."""
+        """Return the levels of quantiles that are not bounds."""
         return self.levels[(self.levels > 0) & (self.levels < 1)]
 
     @property
@@ -182,7 +182,7 @@ class Quantiles(Univariate):
         return self.values
 
     def wasserstein_points(self) -> Array:
-        """Return the quantiles times the root of the probability next to each: its law is the atoms of these."""
+        """Return the quantiles times the roots of the adjacent probabilities: W2 is the distance of these atoms."""
         middles = np.concatenate([[0.0], (self.levels[1:] + self.levels[:-1]) / 2, [1.0]])
         return self.values * arrays.like(np.sqrt(np.diff(middles)), self.values, dtype=self.values.dtype)[None, :]
 
@@ -195,7 +195,7 @@ class Quantiles(Univariate):
     def _moments(self) -> tuple[Array, Array]:
         (low, high), (left, right) = self._bin_ends(), self._bin_levels()
         xp, edges = arrays.namespace(low), to_device_of(self._edges[None, :], low)
-        # Atoms at ties take halves of the bins beside them.
+        # Atoms at ties take halves of the adjacent bins.
         masses = xp.concat([left - edges[:, :-1], right - left, edges[:, 1:] - right], axis=1)
         places = xp.concat([low, (low + high) / 2, high], axis=1)
         mean = xp.sum(masses * places, axis=1, keepdims=True)
@@ -214,12 +214,12 @@ class Quantiles(Univariate):
         Returns
         -------
         array, shape (n, m)
-            NumPy's; CuPy's where the values are on an NVIDIA GPU.
+            A NumPy array; a CuPy array if the values are on an NVIDIA GPU.
 
         Raises
         ------
         ValueError
-            If a probability is out of range, or the forecast has no quantile there.
+            If a probability is out of range, or not a level of the forecast.
         """
         check_probabilities(probability, self._first, self.event_shape)
         levels = np.atleast_1d(np.asarray(arrays.to_host(arrays.as_array(probability, "probability")), np.float64))
@@ -229,11 +229,11 @@ class Quantiles(Univariate):
         return values[:, to_device_of(places, values)]
 
     def _has_levels(self, probabilities: np.ndarray) -> np.ndarray:
-        """Return whether the forecast has a quantile at each of some levels, shape (m,)."""
+        """Return whether the forecast has a quantile at each of these levels, shape (m,)."""
         return np.any(np.abs(self.levels[:, None] - probabilities) <= SAME_LEVEL, axis=0)
 
     def _check_levels(self, probabilities: np.ndarray) -> None:
-        """Refuse levels, shape (m,), at which the forecast has no quantile."""
+        """Refuse levels, shape (m,), without a quantile in the forecast."""
         for level in probabilities[~self._has_levels(probabilities)]:
             shown = ", ".join(f"{number:.6g}" for number in self.levels)
             raise ValueError(
@@ -259,7 +259,7 @@ class Quantiles(Univariate):
         return xp.where(is_equal, middles[below], low), xp.where(is_equal, middles[at_most], high)
 
     def _positions(self, y: Array) -> tuple[Array, Array]:
-        """Return how many quantiles are below numbers, and how many at most these; shape (n,) or (n, k)."""
+        """Return how many quantiles are below numbers, and at most these; shape (n,) or (n, k)."""
         xp, values = arrays.namespace(y), arrays.to_compute_device(self.values)
         if y.ndim == 1:
             return xp.sum(values < y[:, None], axis=1), xp.sum(values <= y[:, None], axis=1)
@@ -270,7 +270,7 @@ class Quantiles(Univariate):
         return below, at_most
 
     def _bin_ends(self) -> tuple[Array, Array]:
-        """Return lower and upper ends of the bins, shape (n, K + 1), those outside of all a mean gap away."""
+        """Return lower and upper ends of the bins, shape (n, K + 1); the outer ends are a mean gap away."""
         values = arrays.to_compute_device(self.values)
         xp = arrays.namespace(values)
         spread = values[:, -1:] - values[:, :1]
@@ -279,15 +279,15 @@ class Quantiles(Univariate):
         return xp.concat([low, values], axis=1), xp.concat([values, high], axis=1)
 
     def _bin_levels(self) -> tuple[Array, Array]:
-        """Return the levels between which the open bins lie, shape (n, K + 1): atoms at ties take half of those beside.
+        """Return levels at the ends of the open bins, shape (n, K + 1); atoms at ties take half of each neighbour.
 
-        Within a tie, where there is nothing between, both are the middle.
+        Empty bins within a tie have the middle for both.
         """
         values = arrays.to_compute_device(self.values)
         xp, n = arrays.namespace(values), self.n
         edges = to_device_of(self._edges[None, :], values)
         no, middles = xp.zeros((n, 1), dtype=bool), (edges[:, 1:] + edges[:, :-1]) / 2
-        is_tied = xp.concat([no, values[:, 1:] == values[:, :-1], no], axis=1)  # of the quantiles k and k + 1
+        is_tied = xp.concat([no, values[:, 1:] == values[:, :-1], no], axis=1)  # quantiles k and k + 1
         is_atom = is_tied[:, 1:] | is_tied[:, :-1]  # of each quantile
         left = xp.where(xp.concat([no, is_atom], axis=1), middles, edges[:, :-1])
         right = xp.where(xp.concat([is_atom, no], axis=1), middles, edges[:, 1:])
@@ -296,7 +296,7 @@ class Quantiles(Univariate):
     def _inverse_cdf(self, p: Array) -> Array:
         xp = arrays.namespace(p)
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
-        # Of the bin that has the probability: the last level at most p. A level 1 has no bin above it.
+        # The bin with the probability starts at the last level that is at most p. There is no bin above level 1.
         places = xp.zeros(p.shape, dtype=np.int64)
         for level in self.levels[self.levels < 1]:
             places += p >= level
@@ -308,7 +308,7 @@ class Quantiles(Univariate):
         return xp.where(p < left, low, xp.where(p >= right, high, inside))
 
     def _bin_shares(self, y: Array) -> Array:
-        """Return the share of each target in each bin, one-hot but at quantiles; shape (n, K + 1), rows sum to 1."""
+        """Return the share of each target in each bin, one-hot except at quantiles; shape (n, K + 1), rows sum to 1."""
         xp = arrays.namespace(y)
         below, at_most = self._positions(y)
         bins = xp.arange(len(self.levels) + 1)
@@ -325,7 +325,7 @@ class Quantiles(Univariate):
 
 
 def _check_order(values: Array, given: np.ndarray, order: np.ndarray, sort: bool) -> None:
-    """Refuse quantiles that cross, by their places in what the user gave; `values` are in the order of the levels."""
+    """Refuse quantiles that cross, by their positions in the input; `values` are ordered by level."""
     xp = arrays.namespace(values)
     crosses = values[:, 1:] < values[:, :-1]
     if sort or not bool(xp.any(crosses)):

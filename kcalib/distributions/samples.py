@@ -1,4 +1,4 @@
-"""Empirical predictive distributions: the members of an ensemble forecast, draws of a Markov chain."""
+"""Empirical predictive distributions, such as the members of an ensemble forecast or MCMC draws."""
 
 from __future__ import annotations
 
@@ -24,31 +24,29 @@ MISSING = "drop such predictions, or pass missing='drop' to leave out members th
 
 @dataclass(frozen=True, eq=False)
 class Samples(Univariate):
-    r"""Empirical distributions of S samples, such as the members of an ensemble forecast or draws by MCMC.
+    r"""Empirical distributions of S samples, such as the members of an ensemble forecast or MCMC draws.
 
     Parameters
     ----------
     samples : array_like, shape (n, S) or (n, S, d)
         S values for each prediction: numbers, or vectors of d entries.
     weights : array_like, shape (S,) or (n, S), optional
-        Weights of the values, at least 0, whose rows sum to 1 within 1e-6 (what is left is divided out). By default
-        all are 1 / S.
+        Weights of the values, at least 0, in rows that sum to 1 within 1e-6 (and are normalised). By default 1 / S.
     missing : {"refuse", "drop"}
-        What becomes of members that are NaN, or masked: "drop" leaves them out of their prediction, in which the others
-        have the weight of all. They are then a value of weight 0.
+        Treatment of members that are NaN or masked: "drop" removes them from their prediction, and the other members
+        share their weight. A removed member is stored as a value of weight 0.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or has a wrong shape; if a prediction has no
-        member left.
+        If a parameter is not finite, real and in its range; if a shape is wrong; if a prediction has no member left.
 
     Notes
     -----
-    These distributions have no density. The 2-Wasserstein distance of two on the real line with equal weights is that
-    of the sorted values, over the root of S. Where members are missing, points of Wasserstein distances are means of
-    quantile functions in S cells of levels: distances are somewhat too small between predictions that both miss some.
-    `sample` and `quasi_sample` draw with replacement.
+    These distributions have no density. The 2-Wasserstein distance of numbers with equal weights is the Euclidean
+    distance of sorted values, over the root of S. If members are missing, it is approximated by means of quantile
+    functions in S level cells: distances are somewhat too small between two predictions with missing members. `sample`
+    and `quasi_sample` draw with replacement.
 
     Examples
     --------
@@ -59,7 +57,7 @@ class Samples(Univariate):
     >>> predictions.quantile(0.5).tolist()
     [[1.0], [2.0]]
 
-    An ensemble of which a member is missing:
+    An ensemble with a missing member:
 
     >>> Samples([[0.0, float("nan"), 5.0]], missing="drop").expected_value().tolist()
     [[2.5]]
@@ -102,7 +100,7 @@ class Samples(Univariate):
 
     @property
     def counts_alike(self) -> bool:
-        """Return whether all values of a prediction that have a weight have the same."""
+        """Return whether all values with positive weight in a prediction have the same weight."""
         if self.weights is None:
             return True
         xp, weights = arrays.namespace(self.weights), self.weights
@@ -121,10 +119,10 @@ class Samples(Univariate):
         return xp.ones_like(self.samples if self.samples.ndim == 2 else self.samples[:, :, 0]) / self.size
 
     def parameters(self) -> None:
-        """Return None: there are none."""
+        """Return None: samples have no such parameters."""
 
     def wasserstein_points(self) -> Array | None:
-        """Return sorted values over the root of S for numbers with equal weights, see the notes; else None."""
+        """Return sorted values over the root of S for numbers with equal weights (see the Notes), else None."""
         if self.n_dims > 1 or not self.counts_alike:
             return None
         xp, root = arrays.namespace(self.samples), self.size**0.5
@@ -160,7 +158,7 @@ class Samples(Univariate):
         u, values = to_device_of(uniforms, self.samples)[:, :, 0], arrays.to_compute_device(self.samples)
         xp = arrays.namespace(values)
         if self.weights is None:
-            # Along the sorted values, so that points spread evenly over (0, 1) are spread over them.
+            # Along the sorted values: evenly spread uniforms then give evenly spread draws.
             positions = xp.minimum((u * self.size).astype(np.int64), self.size - 1)
             positions = xp.take_along_axis(self._order(values), positions, axis=1)
         else:
@@ -169,14 +167,14 @@ class Samples(Univariate):
         return self._like(values[xp.arange(self.n)[:, None], positions, ...])
 
     def _order(self, values: Array) -> Array:
-        """Return positions of the values (of vectors: of their first entries) in ascending order."""
+        """Return positions that sort the values (vectors by their first entries)."""
         first = values if values.ndim == 2 else values[:, :, 0]
         if arrays.is_host(first):
             return np.argsort(first, axis=1, kind="stable")
         return arrays.namespace(first).argsort(first, axis=1)
 
     def _cumulative(self) -> tuple[Array, Array]:
-        """Return the order of the values and cumulative weights in it, as `to_compute_device` has the values."""
+        """Return the sorting positions and cumulative weights of the values, as by `to_compute_device`."""
         order = self._order(arrays.to_compute_device(self.samples))
         xp = arrays.namespace(order)
         weights = xp.take_along_axis(arrays.to_compute_device(self._weight_rows()), order, axis=1)
@@ -191,10 +189,10 @@ class Samples(Univariate):
         return self._shares(y, "left")
 
     def _shares(self, y: Array, side: Literal["left", "right"]) -> Array:
-        """Return the weights of the values up to y, or below y with the left side."""
+        """Return the weights of the values up to y, or with side "left" below y."""
         xp, columns = arrays.namespace(y), y.reshape(self.n, -1)
         samples = arrays.to_compute_device(self.samples).reshape(self.n, self.size)
-        if self.weights is None and y.ndim == 1:  # counted faster than sorted
+        if self.weights is None and y.ndim == 1:  # counting is faster than sorting
             counts = []
             for rows in row_blocks(self.n, self.size):
                 values, limits = samples[rows], columns[rows]
@@ -213,7 +211,7 @@ class Samples(Univariate):
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
         samples = arrays.to_compute_device(self.samples).reshape(self.n, self.size)
         if self.weights is None:
-            # k / S >= p: the first k for which this holds as it is computed in `cdf`.
+            # k / S >= p: the first k, with the same rounding as in `cdf`.
             k = xp.ceil(p * self.size).astype(np.int64)
             k = xp.where((k - 1) / self.size >= p, k - 1, xp.where(k / self.size < p, k + 1, k))
             return xp.take_along_axis(xp.sort(samples, axis=1), k - 1, axis=1)
@@ -223,7 +221,7 @@ class Samples(Univariate):
 
 
 def fill_missing(samples: Array, is_nan: Array) -> tuple[Array, Array | None]:
-    """Return samples whose missing members have the value of another, and which are there; None: all."""
+    """Return samples whose missing members are copies of others, and a mask of members present, or None for all."""
     xp = arrays.namespace(samples)
     if not bool(xp.any(is_nan)):
         return samples, None
@@ -237,7 +235,7 @@ def fill_missing(samples: Array, is_nan: Array) -> tuple[Array, Array | None]:
 
 
 def share_weights(present: Array, weights: Array | None = None) -> Array:
-    """Return the weights of the members that are there, which sum to 1, and 0 for the others."""
+    """Return weights of the present members, which sum to 1, and 0 for the others."""
     xp = arrays.namespace(present)
     shares = xp.astype(present, xp.float64) if weights is None else xp.where(present, weights, 0.0)
     sums = xp.sum(shares, axis=1)
@@ -246,17 +244,17 @@ def share_weights(present: Array, weights: Array | None = None) -> Array:
 
 
 def _find_first(cumulative: Array, u: Array) -> Array:
-    """Return the first position in each row where it reaches u, or the last of positive weight if rounding hides it."""
+    """Return the first position in each row that reaches u, or, if rounding hides it, the last of positive weight."""
     xp = arrays.namespace(cumulative)
     cumulative = cumulative.copy()
-    last = xp.argmax(cumulative, axis=1)  # the first of the largest: no weight comes after it
+    last = xp.argmax(cumulative, axis=1)  # the first maximum: all later weights are 0
     cumulative[xp.arange(len(last)), last] = 1.0
     cumulative[xp.arange(cumulative.shape[1])[None, :] > last[:, None]] = np.inf
     return _search_rows(cumulative, u, "left")
 
 
 def _search_rows(ordered: Array, values: Array, side: Literal["left", "right"]) -> Array:
-    """Return `numpy.searchsorted` of each row of `ordered` and the same row of `values`."""
+    """Return `numpy.searchsorted` for each row of `ordered` and the same row of `values`."""
     if arrays.is_host(ordered):
         return np.array([np.searchsorted(*rows, side=side) for rows in zip(ordered, values, strict=True)])
     xp, blocks = arrays.namespace(ordered), []

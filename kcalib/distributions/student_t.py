@@ -15,7 +15,7 @@ from kcalib.distributions._saddle_point import log_student_peak
 
 __all__ = ["StudentT"]
 
-# Degrees of freedom from which on Wallace's normal approximation (1959) is closer than incomplete beta functions are.
+# Degrees of freedom from which Wallace's normal approximation (1959) is more accurate than incomplete beta functions.
 NEARLY_NORMAL = 1e6
 
 
@@ -32,18 +32,18 @@ class StudentT(QuantileLaw):
     loc : array_like, shape (n,)
         Means.
     scale : array_like, shape (n,)
-        Scales, from 1e-15 to 1e15; the standard deviation is this times the root of df / (df - 2), infinite up to
-        df = 2. Some of the three may be single numbers, for all.
+        Scales, from 1e-15 to 1e15; the standard deviation is the scale times the root of df / (df - 2), infinite for df
+        <= 2. Up to two of the three may be single numbers.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+        If a parameter is not finite, real and in its range, or if the shapes differ.
 
     Notes
     -----
-    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions, but in states
-    their characteristic functions. Of Wasserstein distances 128 quantiles of each are the points.
+    Target kernels have no closed forms: quasi Monte Carlo draws are used, and characteristic functions in states.
+    Wasserstein distances are computed from 128 quantiles.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class StudentT(QuantileLaw):
         df, squares = xp.broadcast_to(df, z.shape), z * z
         rest = df / (df + squares)
         share = squares / (df + squares)
-        # The complement of the smaller of the two is known to fewer digits.
+        # The complement of the smaller of the two has fewer digits.
         nearer = choose(
             share < 0.5,
             lambda i: 0.5 * betaincc(xp.full_like(df[i], 0.5), 0.5 * df[i], share[i], rest[i]),
@@ -115,7 +115,7 @@ class StudentT(QuantileLaw):
             rest = functions.betaincinv(0.5 * df[i], xp.full_like(df[i], 0.5), 2 * tails[i])
             return (1 - rest) / rest
 
-        # 1 - 2 tails is exact where the tails are not small.
+        # 1 - 2 tails is exact unless the tails are small.
         normal = (8 * df + 3) / (8 * df + 1) * functions.ndtri(tails)
         odds = choose(tails > 0.25, odds_of_share, odds_of_rest)
         z = xp.sqrt(df * xp.where(df > NEARLY_NORMAL, xp.expm1(normal * normal / df), odds))
@@ -127,6 +127,6 @@ class StudentT(QuantileLaw):
         z = (y - loc) / scale
         lower, upper = self._tails(y)
         density = xp.exp(self._log_density(y)) * scale
-        # 1 / B(1/2, df/2) is the root of df times the peak.
+        # 1 / B(1/2, df/2) is the root of df times the peak density.
         half = df * xp.sqrt(df / (2 * df - 1)) * xp.exp(2 * log_student_peak(df) - log_student_peak(2 * df - 1))
         return scale * (z * (lower - upper) + 2 / (df - 1) * (density * (df + z * z) - half))

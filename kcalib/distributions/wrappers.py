@@ -1,6 +1,6 @@
-"""Laws that are made of another one by censoring, by truncation, or by probability of 0 in addition.
+"""Distributions derived from another one by censoring, truncation, or zero inflation.
 
-They have probabilities of single numbers beside a density: log densities are with respect to both, see `log_density`.
+They combine a density with probabilities of single numbers; log densities are with respect to both, see `log_density`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from kcalib.distributions.samples import Samples
 __all__ = ["Censored", "Truncated", "ZeroInflated"]
 
 SMALLEST, LARGEST = 2.0**-64, 1 - 2.0**-53  # levels of quantiles
-LEAST_MASS = 1e-9  # between bounds above the median, where a distribution function has few digits
-# Levels between which means are integrated, and nodes of Gauss and Legendre's rule there.
+LEAST_MASS = 1e-9  # between bounds above the median, where the distribution function has few digits
+# Levels between which means are integrated, and the Gauss-Legendre nodes there.
 KNOTS = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999, 1 - 1e-4, 1 - 1e-6, 1 - 1e-8, 1.0)
 N_NODES = 10
 MOST_COUNTS = 20_000
 
 
 def level_nodes() -> tuple[np.ndarray, np.ndarray]:
-    """Return levels between 0 and 1 and their weights in integrals of functions of quantiles, shape (1, m)."""
+    """Return levels between 0 and 1 and weights that integrate functions of quantiles, shape (1, m)."""
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     widths = np.diff(KNOTS)[:, None]
     levels = np.array(KNOTS)[:-1, None] + widths * (nodes + 1) / 2
@@ -40,7 +40,7 @@ def level_nodes() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Wrapper(QuantileLaw):
-    """Base of laws that are made of another one of numbers, and of numbers for each prediction."""
+    """Base class of distributions derived from another one of numbers, with further numbers for each prediction."""
 
     distribution: Distribution
 
@@ -76,7 +76,7 @@ class Wrapper(QuantileLaw):
         return super().take(rows)._with(distribution=self.distribution.take(rows))
 
     def parameters(self) -> Array | None:
-        """Return the parameters of the distribution and the numbers side by side."""
+        """Return the parameters of the distribution and the further numbers side by side."""
         inner = self.distribution.parameters()
         if inner is None:
             return None
@@ -90,7 +90,7 @@ class Wrapper(QuantileLaw):
         return self._moments()[1]
 
     def _column(self, name: str, y: Array, otherwise: float) -> Any:
-        """Return numbers of shape (n,) or (n, 1) as they meet y of shape (n,) or (n, k)."""
+        """Return numbers of shape (n,) or (n, 1), to broadcast with y of shape (n,) or (n, k)."""
         array = getattr(self, name)
         if array is None:
             return otherwise
@@ -98,7 +98,7 @@ class Wrapper(QuantileLaw):
         return array[:, None] if y.ndim == 2 else array
 
     def _inner_cdf(self, y: Array, *, left: bool = False) -> Array:
-        """Return P(X <= y), or P(X < y), of the distribution X that is wrapped."""
+        """Return P(X <= y), or P(X < y), of the wrapped distribution X."""
         inner: Any = self.distribution
         if isinstance(inner, Univariate):
             return inner._cdf_left(y) if left else inner._cdf(y)
@@ -108,7 +108,7 @@ class Wrapper(QuantileLaw):
         return xp.stack([arrays.to_compute_device(column, np.float64) for column in values], axis=1).reshape(y.shape)
 
     def _inner_quantile(self, p: Array) -> Array:
-        """Return quantiles of the distribution, shape (n, m), at levels of shape (1, m) or (n, m)."""
+        """Return quantiles of the wrapped distribution, shape (n, m), at levels of shape (1, m) or (n, m)."""
         inner: Any = self.distribution
         xp = arrays.namespace(p)
         p = xp.clip(p, SMALLEST, LARGEST)
@@ -122,7 +122,7 @@ class Wrapper(QuantileLaw):
         return xp.concat([arrays.to_compute_device(row, np.float64) for row in rows])
 
     def _inner_log_density(self, y: Array, is_inside: Array) -> Array:
-        """Return log densities of the distribution, minus infinity outside."""
+        """Return log densities of the wrapped distribution, minus infinity outside."""
         inner: Any = self.distribution
         xp = arrays.namespace(y)
         result, (rows,) = xp.full(y.shape, -np.inf), xp.nonzero(is_inside)
@@ -132,9 +132,9 @@ class Wrapper(QuantileLaw):
         return result
 
     def _nodes(self) -> tuple[Array, Array] | None:
-        """Return numbers and their probabilities, shape (n, m), that stand for the law; None for too many counts.
+        """Return numbers and probabilities, shape (n, m), that represent the distribution, or None for too many counts.
 
-        Counts, or quantiles at the nodes of a quadrature beside the numbers that have a probability.
+        Counts, or quantiles at quadrature nodes and the numbers with positive probability.
         """
         first = arrays.to_compute_device(self._first)
         xp = arrays.namespace(first)
@@ -148,17 +148,17 @@ class Wrapper(QuantileLaw):
         return self._quantile_nodes(levels, xp.broadcast_to(masses, (self.n, masses.shape[1])))
 
     def _quantile_nodes(self, levels: Array, masses: Array) -> tuple[Array, Array]:
-        """Return numbers and their probabilities by quantiles at levels that have these masses."""
+        """Return quantiles at levels, with these masses as probabilities."""
         raise NotImplementedError
 
 
 class Bounded(Wrapper):
-    """Base of laws between bounds, one of which may be missing."""
+    """Base class of distributions between bounds, one of which may be missing."""
 
     lower: Array | None
     upper: Array | None
 
-    _open: ClassVar[tuple[bool, bool]]  # whether P(X < bound) is meant by `_levels`, of both bounds
+    _open: ClassVar[tuple[bool, bool]]  # whether `_levels` means P(X < bound), for both bounds
 
     def _set_bounds(self, distribution: Any, lower: Any, upper: Any) -> None:
         if lower is None and upper is None:
@@ -198,11 +198,11 @@ class Bounded(Wrapper):
         return self._with_atoms(self._between(levels), masses)
 
     def _with_atoms(self, places: Array, masses: Array) -> tuple[Array, Array]:
-        """Return numbers and their probabilities, of these between the bounds and of the bounds themselves."""
+        """Return numbers and probabilities: those between the bounds, and the bounds themselves."""
         return places, masses
 
     def _between(self, p: Array) -> Array:
-        """Return quantiles of the distribution given that it lies between the bounds."""
+        """Return quantiles of the distribution conditional on lying between the bounds."""
         low, high = self._levels()
         lower, upper = self._bounds(p)
         return arrays.namespace(p).clip(self._inner_quantile(low + (high - low) * p), lower, upper)
@@ -210,31 +210,31 @@ class Bounded(Wrapper):
 
 @dataclass(frozen=True, eq=False)
 class Censored(Bounded):
-    r"""Laws of numbers that are recorded as a bound where they are beyond it, such as rain, or the power of a turbine.
+    r"""Distributions of numbers that are recorded as a bound if they are beyond it, such as rain or wind power.
 
     Parameters
     ----------
     distribution : Distribution
-        The law X of numbers without bounds, of any family with ``cdf`` and ``quantile`` but `Samples` and `Quantiles`.
+        The distribution X without bounds, of any family with ``cdf`` and ``quantile`` except `Samples` and `Quantiles`.
     lower, upper : float or array_like, shape (n,), optional
-        Bounds; None for none, at least one is given. What is beyond a bound is at the bound.
+        Bounds, or None; at least one is needed. Values beyond a bound are recorded as the bound.
 
     Raises
     ------
     TypeError, ValueError
-        If the distribution is of another kind, or a bound is no real number; if there is no bound, or if one is not
-        finite, has a wrong shape or is not below the other.
+        If the distribution is of another kind, or a bound is not a real number; if there is no bound; if a bound is not
+        finite or has a wrong shape, or the lower is not below the upper.
 
     See Also
     --------
-    Truncated : Without what is beyond the bounds.
-    ZeroInflated : With a probability of 0 that does not come from X.
+    Truncated : Excludes values beyond the bounds.
+    ZeroInflated : Has a probability of 0 that does not come from X.
 
     Notes
     -----
-    A bound has the probability of all that is beyond it, whose logarithm is `log_density` there; between the bounds it
-    is that of X. PIT values are randomised at bounds. The CRPS of normal laws has a closed form; means and
-    standard deviations are integrals of quantiles, to about 1e-7.
+    A bound has the probability of all values beyond it, whose logarithm is `log_density` there; between the bounds
+    `log_density` is that of X. PIT values are randomised at bounds. The CRPS of censored normal distributions has a
+    closed form; means and standard deviations are integrals of quantiles, to about 1e-7.
 
     Examples
     --------
@@ -286,26 +286,26 @@ class Censored(Bounded):
 
 @dataclass(frozen=True, eq=False)
 class Truncated(Bounded):
-    r"""Laws of numbers given that they are between bounds.
+    r"""Distributions of numbers conditional on lying between bounds.
 
     Parameters
     ----------
     distribution : Distribution
-        The law X of numbers without bounds, of any family with ``cdf`` and ``quantile`` but `Samples` and `Quantiles`.
+        The distribution X without bounds, of any family with ``cdf`` and ``quantile`` except `Samples` and `Quantiles`.
     lower, upper : float or array_like, shape (n,), optional
-        Bounds, which can be targets; None for none, at least one is given.
+        Bounds, which are possible targets, or None; at least one is needed.
 
     Raises
     ------
     TypeError, ValueError
-        If the distribution is of another kind, or a bound is no real number; if there is no bound, if one is not
-        finite, has a wrong shape or is not below the other, or if X has less probability between them than can be
-        divided by: 1e-9 above its median.
+        If the distribution is of another kind, or a bound is not a real number; if there is no bound; if a bound is not
+        finite or has a wrong shape, or the lower is not below the upper; or if X has too little probability between
+        them to divide by: 1e-9 above its median.
 
     See Also
     --------
-    Censored : With what is beyond the bounds, at these.
-    ZeroInflated : Of a truncated law of counts from 1 on: a hurdle model.
+    Censored : Records values beyond the bounds as the bounds.
+    ZeroInflated : With a distribution of counts truncated to start at 1, a hurdle model.
 
     Examples
     --------
@@ -356,30 +356,31 @@ class Truncated(Bounded):
 
 @dataclass(frozen=True, eq=False)
 class ZeroInflated(Wrapper):
-    r"""Laws of numbers that are 0 with a probability of its own, and otherwise drawn from another law.
+    r"""Distributions of numbers that are 0 with an additional probability, and otherwise follow another distribution.
 
     Parameters
     ----------
     distribution : Distribution
-        The law X otherwise, of any family with ``cdf`` and ``quantile`` but `Samples` and `Quantiles`; it may have 0,
-        as `Poisson` has.
+        The other distribution X, of any family with ``cdf`` and ``quantile`` except `Samples` and `Quantiles`; it may
+        include 0, as `Poisson` does.
     probability : float or array_like, shape (n,)
-        Probability of 0 in addition, from 0 to 1.
+        Additional probability of 0, from 0 to 1.
 
     Raises
     ------
     TypeError, ValueError
-        If the distribution is of another kind, or the probability is no real number; if the probability is out of
+        If the distribution is of another kind, or the probability is not a real number; if the probability is out of
         range, or has a wrong shape.
 
     See Also
     --------
-    Censored : Where 0 stands for all that is below.
-    Truncated : ``ZeroInflated(Truncated(Poisson(rate), lower=1.0), p)`` is a hurdle model: p is all of 0's probability.
+    Censored : 0 stands for all values below it.
+    Truncated : ``ZeroInflated(Truncated(Poisson(rate), lower=1.0), p)`` is a hurdle model, with p the total probability
+    of 0.
 
     Notes
     -----
-    At 0 `log_density` is the logarithm of the probability of 0, and elsewhere that of (1 - probability) times the
+    At 0 `log_density` is the logarithm of the probability of 0; elsewhere the logarithm of (1 - probability) times the
     density of X. PIT values are randomised at 0. The CRPS, as a function of that of X [1]_, is p \|y\| + (1 - p)
     CRPS(X, y) - p (1 - p) CRPS(X, 0).
 

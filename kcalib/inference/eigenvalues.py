@@ -1,15 +1,15 @@
-"""Eigenvalues of a never-stored symmetric matrix A, as behind the null laws of the unbiased SKCE.
+"""Eigenvalues of a symmetric matrix A that is not stored, for null distributions of the unbiased SKCE.
 
-n SKCE of a calibrated model has about the law of sum_i l_i Z_i^2, l the eigenvalues of A and Z standard normal. They
-sum to 0. Which A that is, `conditional_spectrum` and `spectrum` say; both hand an `ImplicitMatrix` to this module.
+n SKCE of a calibrated model is distributed approximately as sum_i l_i Z_i^2, with l the eigenvalues of A, which sum to
+0, and Z standard normal. `conditional_spectrum` and `spectrum` define A as an `ImplicitMatrix`.
 
 `full_spectrum` stores A. `leading_spectrum` does not: a block Krylov method finds the largest eigenvalues with a few
 products, the sum of squares of all is given, and the third and fourth powers of the rest come from the same products,
 by stochastic quadrature.
 
-Where the kernel changes slowly the eigenvectors of the largest eigenvalues, which come in groups of nearly as many as
-there are classes, are nearly those for the kernel 1. `ImplicitMatrix.start` has these; the first block holds them and
-a few random vectors, and two products mostly settle a p-value.
+If the kernel changes slowly, the eigenvectors of the largest eigenvalues, which come in groups of nearly as many as
+there are classes, are nearly those for the kernel 1. `ImplicitMatrix.start` has these; the first block contains them
+and a few random vectors, and two products usually determine a p-value.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from kcalib._pairs.profiles import PROFILES
 from kcalib._pairs.reductions import DenseRectangle, MomentSums, Products, sweep_one
 from kcalib.laws import ChiSquareMixture
 
-BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; one with fewer takes little less time
-LINE_BLOCK_SIZE = 8  # on a line the time is proportional to them
+BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; fewer take nearly the same time
+LINE_BLOCK_SIZE = 8  # in one dimension, where the time is proportional to the columns
 BLOCK_EIGENVALUES = 20
 FEWEST_PRODUCTS, MOST_PRODUCTS = 2, 10
-FEWEST_RANDOM = 4  # columns of the first block, from which power sums are estimated
-CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's own error is about its square
-INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
-CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
+FEWEST_RANDOM = 4  # random columns of the first block, for estimates of power sums
+CONVERGED = 0.1  # residual of a Ritz pair relative to its value, whose error is about the square
+INVARIANT = 1e-6  # relative length that products in float32 do not resolve
+CANCELLED = 1e-6  # relative squared length below which digits are lost by subtraction
 ROUGH = 1e-3  # relative error of an entry of H that products may have
-FAR_BELOW = 1e-3  # of the diagonal: rows of which products in float32 that hold it lose 6e-8 / 1e-3, a share of 6e-5
-MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square law differs from a normal one
+FAR_BELOW = 1e-3  # relative to the diagonal: float32 products with it lose 6e-8 / 1e-3, a share of 6e-5
+MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square distribution differs from a normal one
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Eigenvalues:
     rest_squares: float  # sum of squares of the others
     rest_cubes: float
     rest_fourths: float
-    has_largest: bool = True  # whether the largest is among the leading ones, on which the far tail depends
-    # These with what the next product is expected to add, where the first block has about the leading eigenvectors: of
-    # random vectors alone, fewer than a group of equal eigenvalues, nothing says how many these are.
+    has_largest: bool = True  # whether the largest, which determines the far tail, is among the leading ones
+    # The eigenvalues after the expected effect of the next product, if the first block has approximate leading
+    # eigenvectors: random vectors alone, fewer than a group of equal eigenvalues, do not reveal its size.
     beyond: Eigenvalues | None = None
 
     def power_sum(self, power: int) -> float:
@@ -61,16 +61,16 @@ class Eigenvalues:
 
     @property
     def skewness(self) -> float:
-        """That of the law, whose third cumulant is 8 sum_i l_i^3."""
+        """The skewness of the distribution, whose third cumulant is 8 sum_i l_i^3."""
         return math.sqrt(8) * self._in_units(3)
 
     @property
     def kurtosis(self) -> float:
-        """The excess of the law, whose fourth cumulant is 48 sum_i l_i^4; at least that of the same skewness."""
-        return 12 * max(self._in_units(4), self._in_units(3) ** 2)  # as for every spectrum; estimates may miss it
+        """The excess kurtosis, with the fourth cumulant 48 sum_i l_i^4; at least its bound from the skewness."""
+        return 12 * max(self._in_units(4), self._in_units(3) ** 2)  # true for every spectrum, not for estimates
 
     def _in_units(self, power: int) -> float:
-        """The power sum where that of squares is 1: powers of the eigenvalues themselves may underflow."""
+        """Return the power sum scaled so that the sum of squares is 1: powers of eigenvalues may underflow."""
         unit, rest = math.sqrt(self.power_sum(2)), {3: self.rest_cubes, 4: self.rest_fourths}[power]
         if unit == 0:
             return 0.0
@@ -80,15 +80,15 @@ class Eigenvalues:
 
     @property
     def remainder_share(self) -> float:
-        """Share of the variance that the leading eigenvalues leave to the others."""
+        """Share of the variance from eigenvalues that are not leading."""
         total = self.power_sum(2)
         return self.rest_squares / total if total > 0 else 0.0
 
     def law(self) -> ChiSquareMixture:
-        """The law of sum_i l_i (Z_i^2 - 1), its mean not subtracted: see `mean`.
+        """The distribution of sum_i l_i (Z_i^2 - 1), plus its `mean`.
 
-        The sum over the others is a multiple of a chi-square variable plus a normal one, with their
-        variance and third cumulant.
+        A multiple of a chi-square variable plus a normal one, with the right variance and third cumulant, represents
+        the other eigenvalues.
         """
         weights, freedom, variance = self.leading, np.ones(len(self.leading)), 2 * self.rest_squares
         # w times a chi-square variable with k degrees of freedom has variance 2 k w^2 and third cumulant 8 k w^3.
@@ -104,24 +104,24 @@ class Eigenvalues:
 
 @dataclass(frozen=True)
 class ImplicitMatrix:
-    """A symmetric matrix A = B / scale, of which products are known."""
+    """A symmetric matrix A = B / scale, known by its products."""
 
     size: int
     scale: float
     squares: float  # sum of the squares of the entries of A
     product: Callable[[Array], Array]  # B @ vectors, for vectors of shape (size, columns); a new array
     stored: Callable[[], Array]  # A itself, a new array
-    reference: Array  # vectors are arrays of its library, on its device
+    reference: Array  # an array in the library and on the device of vectors
     width: int  # columns of a product, for up to BLOCK_EIGENVALUES
     threads: int
-    start: Callable[[], Array] | None = None  # about eigenvectors of the largest eigenvalues, fewer than the columns
+    start: Callable[[], Array] | None = None  # approximate leading eigenvectors, fewer than the columns
 
 
 def of_residuals(backend: Backend, moments: MomentSums, n: int) -> ImplicitMatrix:
-    """H of the residuals as they are, without its diagonal, over n - 1: for the p-value of a statistic n SKCE.
+    """Return H of the observed residuals, without its diagonal, over n - 1.
 
-    The law is that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make small samples'
-    tests reject too rarely; measured by docs/scripts/w19_experiments.py.)
+    Its null distribution is that of Gaussian multipliers. (The diagonal of H, and centring, make tests of small samples
+    reject too rarely; measured by docs/scripts/w19_experiments.py.)
     """
     assert moments.sum_of_squares is not None and moments.trace is not None
     diagonal = arrays.to_compute_device(moments.diagonal)[:, None]
@@ -142,20 +142,20 @@ def of_residuals(backend: Backend, moments: MomentSums, n: int) -> ImplicitMatri
         return arrays.to_compute_device(backend.problem.left.features, np.float64)
 
     width = LINE_BLOCK_SIZE if backend.on_a_line else BLOCK_SIZE
-    # On a line there is one such vector; with seven random ones beside it more products were needed than with eight.
+    # In one dimension there is one such vector; seven random ones in addition took more products than eight.
     vectors = backend.problem.target is None and not backend.on_a_line
     few = vectors and backend.problem.left.features.shape[1] <= width - FEWEST_RANDOM
     return ImplicitMatrix(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if few else None)
 
 
 def full_spectrum(implicit: ImplicitMatrix) -> Eigenvalues:
-    """All eigenvalues, of the stored matrix; 16 bytes times its size, squared."""
+    """Return all eigenvalues, from the stored matrix; 16 bytes times its size squared."""
     values = arrays.to_host(linalg.eigvalsh(implicit.stored(), overwrite=True))
     return Eigenvalues(_by_magnitude(values), 0.0, 0.0, 0.0)
 
 
 def leading_spectrum(implicit: ImplicitMatrix, count: int, is_settled: Callable[[Eigenvalues], bool]) -> Eigenvalues:
-    """Up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space."""
+    """Return up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space."""
     scale, squares = implicit.scale, implicit.squares
     new, sample = _first_block(implicit, count)
     blocks: list[Array] = []  # of an orthonormal basis
@@ -175,13 +175,13 @@ def leading_spectrum(implicit: ImplicitMatrix, count: int, is_settled: Callable[
             if is_settled(result):
                 break
         new = _orthonormalize(vectors, blocks, inside, gram)
-        if new.shape[1] == 0 and step < FEWEST_PRODUCTS:  # nobody has asked
+        if new.shape[1] == 0 and step < FEWEST_PRODUCTS:  # convergence was not checked
             result = _from_krylov(projected / scale, outside, squares, sample, count)
     return result
 
 
 def _first_block(implicit: ImplicitMatrix, count: int) -> tuple[Array, _Sample]:
-    """Return orthonormal vectors: those to start with, and random ones orthogonal to them."""
+    """Return orthonormal vectors: start vectors, and random ones orthogonal to them."""
     width = min(implicit.size, max(implicit.width, -(-count * implicit.width // BLOCK_EIGENVALUES)))
     blocks: list[Array] = []
     if implicit.start is not None:
@@ -197,10 +197,10 @@ def _first_block(implicit: ImplicitMatrix, count: int) -> tuple[Array, _Sample]:
 
 
 def rounded(backend: Backend) -> Backend:
-    """The backend for samples in float32, whose entries take half the time, unless rounding them may count.
+    """Return the backend in float32, which takes half the time, unless its rounding errors may matter.
 
-    Products settle p-values to 1 %: an entry must be right to `ROUGH`. Points that differ by a rounding differ by
-    a rounding times `scale` for the kernel.
+    Products determine p-values to 1 %, with entries accurate to `ROUGH`. For points that differ by rounding, the kernel
+    changes by rounding times `scale`.
     """
     rounding = float(np.finfo(np.float32).eps)
     factors = [f for term in backend.problem.kernel for f in term.factors]
@@ -209,10 +209,10 @@ def rounded(backend: Backend) -> Backend:
 
 
 def products_with_diagonal(backend: Backend, squares: float, diagonal: Array) -> Callable[[Array], Array]:
-    """Products with H, from which callers subtract its diagonal.
+    """Return products with H, including the diagonal, which callers subtract.
 
-    They are in float32 (`rounded`), unless the sum of `squares` of all other entries is so far below that of the
-    diagonal, as for very narrow kernels, that these would be lost beside it.
+    They are in float32 (`rounded`), unless the sum of `squares` of off-diagonal entries is so far below that of the
+    diagonal, as for very narrow kernels, that they would be lost.
     """
     needs_double = squares <= FAR_BELOW**2 * float(arrays.namespace(diagonal).sum(diagonal * diagonal))
     product_backend, dtype = (backend, "float64") if needs_double else (rounded(backend), "float32")
@@ -224,14 +224,14 @@ def products_with_diagonal(backend: Backend, squares: float, diagonal: Array) ->
 
 @dataclass(frozen=True)
 class _Sample:
-    """The first vectors of a basis: `fixed` ones, and random ones of what is orthogonal to these, `width` together."""
+    """The first vectors of a basis: `fixed` ones, and random ones orthogonal to them, `width` in total."""
 
     size: int  # of all vectors
     fixed: int
     width: int
 
     def shares(self, vectors: np.ndarray) -> np.ndarray:
-        """With what weights functions of Ritz values, of Ritz vectors in the basis, estimate the matrix's traces."""
+        """Return weights of Ritz vectors in the basis for which functions of Ritz values estimate traces."""
         squares, random = vectors[: self.width] ** 2, self.width - self.fixed
         random_shares = np.sum(squares[self.fixed :], axis=0) * ((self.size - self.fixed) / max(1, random))
         return np.sum(squares[: self.fixed], axis=0) + random_shares
@@ -240,17 +240,17 @@ class _Sample:
 def _from_krylov(
     projected: np.ndarray, outside: np.ndarray, squares: float, sample: _Sample, count: int
 ) -> Eigenvalues:
-    """Converged Ritz values of A as leading eigenvalues, and power sums of the others.
+    """Return converged Ritz values of A as leading eigenvalues, and power sums of the others.
 
-    `projected` is A in an orthonormal basis that begins with the sample, `outside` the Gram matrix of what
-    the last product adds to the space, `squares` the sum of all squared eigenvalues.
+    `projected` is A in an orthonormal basis that starts with the sample, `outside` the Gram matrix of what the last
+    product adds to the space, `squares` the sum of all squared eigenvalues.
 
-    The random vectors of the first block are a random subspace: the mean of A^k over it, without the part in vectors
-    that have converged, is that over the other eigenvalues (stochastic Lanczos quadrature). It is scaled to their known
+    The random vectors of the first block span a random subspace: the mean of A^k over it, without the part in converged
+    vectors, estimates the mean over the other eigenvalues (stochastic Lanczos quadrature). It is scaled to their known
     sum of squares.
 
-    A Ritz value is less than its eigenvalue by about the square of its residual over itself: `beyond` adds that, and
-    takes those that have not converged for eigenvalues, too.
+    A Ritz value is smaller than its eigenvalue by about its squared residual over itself: `beyond` adds that, and takes
+    Ritz values that have not converged for eigenvalues.
     """
     values, vectors = linalg.eigh((projected + projected.T) / 2)
     last = vectors[-len(outside) :]
@@ -283,10 +283,9 @@ def _inner_products(blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np
 
 
 def _orthonormalize(vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray) -> Array:
-    """Return an orthonormal basis of what `vectors` add to that of `blocks`, whose inner products are given.
+    """Return an orthonormal basis of what `vectors` add to the basis `blocks`, whose inner products are given.
 
-    The Gram matrix of what they add follows from these; what it has lost by cancellation a second round
-    brings back.
+    The Gram matrix of the addition follows from these; a second round restores digits lost by cancellation.
     """
     size = float(np.max(np.diag(gram), initial=0.0))
     while True:
@@ -304,9 +303,9 @@ def _orthonormalize(vectors: Array, blocks: list[Array], inside: np.ndarray, gra
 
 
 def _rotation(gram: np.ndarray, size: float) -> tuple[np.ndarray, bool]:
-    """What vectors with these inner products become orthonormal by, but for those of no length beside `size`.
+    """Return the matrix that orthonormalises vectors with these inner products, without negligible ones, and a flag.
 
-    And whether none has lost digits.
+    The flag says whether no vector has lost digits.
     """
     values, rotation = linalg.eigh(gram)
     has_length = values > INVARIANT**2 * size

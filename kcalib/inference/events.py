@@ -1,9 +1,9 @@
-"""Are there events enough for a law that is not that of draws? Decided from the predictions alone, and said.
+"""Decide from the predictions whether there are enough events for an approximate null distribution, and warn if not.
 
-`Task.effective_events` is about the expected number of label events that the statistic rests on: n for diffuse
-predictions, few for confident ones and for rare events. A law that takes the statistic for a sum of many of them holds
-where they are many. How many each needs was measured, on calibrated predictions that are diffuse, saturated, rare, tied
-and few, at the levels 0.01, 0.05 and 0.1: with fewer some reject too often.
+`Task.effective_events` is about the expected number of label events that determine the statistic: n for diffuse
+predictions, few for confident predictions and rare events. Approximations as a sum of many terms need many. The number
+that each one needs was measured for calibrated predictions that are diffuse, saturated, rare, tied and few, at the
+levels 0.01, 0.05 and 0.1: with fewer events some reject too often.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from kcalib._backend.warnings import AntiConservativeWarning, warn
 from kcalib.inference.task import Task
 
-# Of all pairs, with variances given the predictions, and with those of the residuals at hand.
+# Over all pairs, with conditional variances, and with those of the observed residuals.
 ALL_PAIRS, ALL_PAIRS_OF_RESIDUALS = 20, 50
-# Of all pairs, with a spectrum from some of the samples.
+# Over all pairs, with a spectrum from some of the samples.
 SAMPLED = 50
-# Blocks have few events each, and the mean of few skew numbers is skew.
+# Blocks have few events each, and the mean of few skewed numbers is skewed.
 BLOCKS, BLOCKS_OF_RESIDUALS, SECOND_MOMENT = 30, 80, 500
-# With many classes pairs of samples seldom agree, although each sample is an event: a sum over few of them is theirs.
-# Thirty pairs of 100 classes have .15 to .6, and reject .13 at .1; blocks of theirs, from .85 on, hold their level.
+# With many classes few pairs of samples agree, and these dominate the sum. Thirty pairs of 100 classes have .15 to .6,
+# and reject .13 at .1; blocks with at least .85 keep their level.
 PAIRS = 0.7
-# The chi-square law looks in all directions, those where locations near each other hardly vary included.
+# The chi-square distribution uses all directions, also those with little variance because locations are near.
 LOCATIONS, LOCATIONS_OF_RESIDUALS = 500, 20_000
 
 
@@ -28,7 +28,7 @@ BY_DRAWS = "method='exact' holds for any, and so does method='features'"
 
 
 def warn_if_few(task: Task, test: str, needed: int) -> bool:
-    """Warn where the predictions leave fewer events open than the law of the test needs, and say whether they do."""
+    """Warn if the predictions leave fewer events uncertain than the test needs, and return whether they do."""
     return warn_of(task.effective_events, test, needed, BY_DRAWS)
 
 
@@ -45,7 +45,7 @@ def warn_of(events: float, test: str, needed: int, remedy: str) -> bool:
 
 
 def warn_if_pairs_are_few(pairs: float, test: str) -> None:
-    """Warn where blocks have fewer pairs that agree, given the predictions, than their law needs."""
+    """Warn if blocks have fewer pairs that agree, given the predictions, than their null distribution needs."""
     if pairs < PAIRS:
         warn(
             f"{test} may reject calibrated models too often here: given the predictions its blocks have about "

@@ -1,7 +1,7 @@
-"""Tests that compare the unbiased SKCE, over all pairs, with its law under calibration.
+"""Base class of tests that compare the unbiased SKCE over all pairs with its null distribution.
 
-The statistic is n SKCE_uq, a degenerate U-statistic under calibration (W19 theorem G.2, W21 remark B.2). What the
-methods share: `AllPairs` makes the result of a method's law, `from_draws` a p-value of draws of the statistic.
+The statistic is n SKCE_uq, a degenerate U-statistic under calibration (W19 theorem G.2, W21 remark B.2). `AllPairs`
+makes a result from the null distribution of a method, `from_draws` a p-value from draws of the statistic.
 
     Exact                       exact.py
     Bootstrap Multiplier        resampling.py
@@ -27,26 +27,26 @@ from kcalib.inference.events import warn_if_few
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
-# Whose the law is: that given the predictions, or as published, with the residuals at hand in their place.
+# Whether the null distribution is conditional on the predictions, or uses the observed residuals as published.
 REFERENCES = ("conditional", "residuals")
 N_RESAMPLES = 999
 MAX_RESAMPLES = 2**31
-N_QUANTILES = 41  # of draws, which results keep
-# Draws in float32 may miss a tie by rounding; ties count as at least as large as the statistic. Relative to the trace,
-# and to the statistic and its standard deviation: where all predictions are equal most draws are ties.
+N_QUANTILES = 41  # of draws, in results
+# Draws in float32 may miss a tie by rounding; ties count as at least as large. Tolerances relative to the trace, and to
+# the statistic and its standard deviation: if all predictions are equal most draws are ties.
 TIE, ROUNDING = 1e-6, 2e-5
 
 
 @dataclass(frozen=True)
 class NullLaw:
-    """A p-value, and what it rests on."""
+    """A p-value, and its basis."""
 
     log_pvalue: float
     description: str
     n_resamples: int | None = None
     n_eigenvalues: int | None = None
-    pvalue: float | None = None  # where it is a ratio of counts; otherwise exp(log_pvalue)
-    pvalue_from: str | None = None  # of draws, or of what goes on beyond them
+    pvalue: float | None = None  # if it is a ratio of counts; otherwise exp(log_pvalue)
+    pvalue_from: str | None = None  # draws, or their continuation
     quantiles: tuple[float, ...] | None = None  # of the draws of n SKCE
 
     @classmethod
@@ -59,17 +59,17 @@ class NullLaw:
 
 
 class AllPairs(CalibrationMethod):
-    """A test of n SKCE_uq by a law of it under calibration."""
+    """A test of n SKCE_uq by a null distribution."""
 
-    is_random: ClassVar[bool]  # whether the law depends on a seed
+    is_random: ClassVar[bool]  # whether the null distribution depends on a seed
 
     def law(self, task: Task, seed: int) -> NullLaw:
-        """The p-value of the statistic."""
+        """Return the p-value of the statistic."""
         raise NotImplementedError
 
     @property
     def fewest_events(self) -> int:
-        """The events that its law needs; 0 if it holds for any."""
+        """The number of events that the null distribution needs; 0 if it is exact."""
         return 0
 
     def test(self, task: Task, seed: int) -> CalibrationTestResult:
@@ -98,26 +98,26 @@ class AllPairs(CalibrationMethod):
 
 
 def from_draws(task: Task, totals: np.ndarray, description: str) -> NullLaw:
-    """`totals`: sums over i != j that under calibration are drawn from the law of the observed one."""
+    """Return the p-value from `totals`: sums over i != j of draws under calibration."""
     pvalue = (1 + int(np.sum(totals >= least_as_large(task)))) / (1 + len(totals))
     return NullLaw.of_draws(pvalue, description, totals / (task.n - 1))
 
 
 def least_as_large(task: Task) -> float:
-    """The smallest sum over i != j that counts as one as large as the observed."""
+    """Return the smallest sum over i != j that counts as being as large as the observed one."""
     total, deviation = float(task.moments.total), math.sqrt(2 * max(task.null_moments.squares, 0.0))
     return total - TIE * float(task.moments.trace) - ROUNDING * (abs(total) + deviation)
 
 
 def degenerate(total: float = 0.0) -> NullLaw:
-    """Under calibration the sum over i != j is 0, and no other than the observed `total` is possible."""
+    """Return the p-value if under calibration the sum over i != j is always 0."""
     if total > 0:
         return NullLaw(-math.inf, "none: predictions that are certain are wrong", pvalue=0.0)
     return NullLaw(0.0, "none: all pairs are 0")
 
 
 def quadratic_forms(backend: Backend, weights: Weights | Array) -> Array:
-    """w^T H w for each column w, in float32."""
+    """Return w^T H w for each column w, in float32."""
     if not isinstance(weights, Weights):
         weights = arrays.asarray_like(weights, backend.problem.left.points)
     return arrays.to_compute_device(sweep_one(backend, QuadraticForms(weights, dtype="float32")))

@@ -1,8 +1,7 @@
-"""Estimates of the data, and of replicates of them that are calibrated by construction.
+"""Estimates of the data, and of calibrated replicates of them.
 
-The replicates come from `Draws`. A `Statistic` computes the estimate of the data and those of its replicates in the
-same way: `TopLabelECE` (many replicates at once), `PairStatistic` (SKCE and UCME, on the pair engine) or
-`UserStatistic`. `kcalib.inference.consistency` compares them.
+The replicates come from `Draws`. A `Statistic` computes the estimate of the data and those of the replicates in the
+same way: `TopLabelECE` (in batches), `PairStatistic` (SKCE and UCME, on the pair engine) or `UserStatistic`.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from kcalib.inference.task import Task
 
 BATCH_BYTES = 2**26
 
-BATCH_ELEMENTS = 2**18  # draws of ECE replicates in memory at a time
-DEVICE_BATCH_ELEMENTS = 2**23  # on a GPU, which has more threads to occupy
+BATCH_ELEMENTS = 2**18  # draws of ECE replicates in memory
+DEVICE_BATCH_ELEMENTS = 2**23  # on a GPU, with more threads to occupy
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Replicates of the data that are calibrated by construction; each a function of seed and number alone."""
+    """Calibrated replicates of the data, each a function of seed and number alone."""
 
     data: Data
     seed: int
     resample_predictions: bool
 
     def sample(self, replicate: int) -> tuple[Array | None, Data]:
-        """The samples of which a replicate takes the predictions, None for all in their order, and the replicate."""
+        """Return the resampled positions (None: all samples in order) and the data of a replicate."""
         if self.resample_predictions:
             return self.data.redraw(self.seed, replicate)
         return None, self.data.draw(self.seed, replicate)
@@ -50,13 +49,13 @@ class Draws:
 
 class Statistic(Protocol):
     def observed(self) -> float:
-        """The estimate of the data."""
+        """Return the estimate of the data."""
 
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
-        """The estimates of that many replicates."""
+        """Return the estimates of this many replicates."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields of `ConsistencyOutcome` that belong to the estimator."""
+        """Return the fields of `ConsistencyOutcome` for the estimator."""
 
 
 NOTHING_TO_SAY = {"block_size": None, "n_bins": None, "locations": None, "description": None}
@@ -88,7 +87,7 @@ class UserStatistic:
 
 
 class PairStatistic:
-    """An estimate from the sums of a pair problem, whose kernel, bandwidths included, is that of the data."""
+    """An estimate from the sums of a pair problem, with the kernel and bandwidths of the data."""
 
     def __init__(
         self,
@@ -147,7 +146,7 @@ class TopLabelECE:
         self._confidence = p[positions, predicted]
         self._bin = bin_numbers(self._confidence, n_bins)
         self._correct = predicted == arrays.to_compute_device(data.labels)
-        # A uniform number gives the predicted class from here to there.
+        # Uniform numbers between these bounds give the predicted class.
         self._from = xp.where(predicted > 0, cumulative[positions, predicted - 1], 0.0)
         self._to, self._totals = cumulative[positions, predicted], cumulative[:, -1]
 
@@ -182,7 +181,7 @@ class TopLabelECE:
 
 
 def by_forms(task: Task, features: Iterable[Array], rank: int) -> np.ndarray:
-    """sum_{i != j} K_ij <a_i, a_j> for each draw of features a; each batch has `rank` columns for a draw."""
+    """Return sum_{i != j} K_ij <a_i, a_j> for each draw of features a; batches have `rank` columns for each draw."""
     draws = []
     for batch in features:
         totals = quadratic_forms(task.kernel_backend, batch) - _own_forms(task.kernel_diagonal, batch)
@@ -191,12 +190,12 @@ def by_forms(task: Task, features: Iterable[Array], rank: int) -> np.ndarray:
 
 
 def _own_forms(kernel_diagonal: Array, features: Array) -> Array:
-    """sum_i K_ii w_i^2 for each column w of the features."""
+    """Return sum_i K_ii w_i^2 for each column w of the features."""
     if arrays.is_host(features):
         return np.einsum("i,ij,ij->j", kernel_diagonal, features, features)
     return (kernel_diagonal[:, None] * features * features).sum(axis=0)
 
 
 def draws_at_once(n: int, rank: int) -> int:
-    """Draws with so many columns of features each that make a batch."""
+    """Return the number of draws in a batch, with this number of feature columns each."""
     return max(1, BATCH_BYTES // (8 * n * rank))

@@ -1,16 +1,16 @@
-r"""The far tail of the exact law: labels drawn from tilted predictions, and p-values that hold at every level.
+r"""The far tail of the exact null distribution: draws from tilted predictions, and p-values valid at every level.
 
-Given the predictions the statistic T of a calibrated model is about sum_j l_j xi_j^2, l_j the largest eigenvalues of
-the matrix of `conditional_spectrum`, xi_j = sum_i h_j(i, y_i) with mean 0 and variance 1. Labels with probabilities
-proportional to p_iy exp(<b, h(i, y)>) are still independent, have a larger T for a large b, and the likelihood ratio
-exp(<b, xi> - log Z(b)), Z(b) = prod_i sum_y p_iy exp(<b, h(i, y)>). The proposal Q is a mixture of some hundred of
-them, and of the predictions themselves; with w = dP / dQ, and R draws from Q,
+Given the predictions the statistic T of a calibrated model is about sum_j l_j xi_j^2, with l_j the largest eigenvalues
+of the matrix of `conditional_spectrum`, and xi_j = sum_i h_j(i, y_i) of mean 0 and variance 1. Labels with
+probabilities proportional to p_iy exp(<b, h(i, y)>) are independent, have a larger T for a large b, and the likelihood
+ratio exp(<b, xi> - log Z(b)), Z(b) = prod_i sum_y p_iy exp(<b, h(i, y)>). The proposal Q is a mixture of about a
+hundred of these, and of the predictions themselves; with w = dP / dQ, and R draws from Q,
 
     p = (w(y observed) + sum_r w(y_r) 1{T_r >= T observed}) / (R + 1)
 
-has P(p <= a) <= a for every a and R, whatever Q is, as long as it knows nothing of the labels (Harrison 2012,
-Conservative hypothesis tests and confidence intervals using importance sampling): it is made from the predictions and a
-seed. How good it is decides how far below 1 / (R + 1) the p-value goes. `exact` calls `tilted_tail`.
+has P(p <= a) <= a for every a and R, for every Q that does not depend on the labels (Harrison 2012, Conservative
+hypothesis tests and confidence intervals using importance sampling). Here Q is a function of the predictions and a
+seed. Its quality determines how far below 1 / (R + 1) the p-value can go.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from kcalib.inference.conditional_spectrum import Scalars, Vectors
 from kcalib.inference.quadratic import NullLaw
 from kcalib.laws import ChiSquareMixture
 
-KNOWN = 0.35  # relative error up to which tilted draws are taken by themselves
+KNOWN = 0.35  # relative error up to which tilted draws give the p-value
 FEWEST_DRAWS = 99
-LEVELS = (0.5, 0.1, 0.02)  # of the law, beyond which draws are counted
-RISK = 1e-3  # that a draws' count, or their variance, is found to contradict a law that is right
-EVENTS, EVENTS_WITH_TAIL = 2000, 100  # without tilted draws that agree, and with them
+LEVELS = (0.5, 0.1, 0.02)  # of the limit distribution, beyond which draws are counted
+RISK = 1e-3  # of a false contradiction between the limit distribution and the count or variance of draws
+EVENTS, EVENTS_WITH_TAIL = 2000, 100  # for the limit distribution without and with agreeing tilted draws
 TAIL_LEVELS = (1e-3, 1e-4, 1e-5)
-TAIL_FACTOR, TAIL_ERROR = 1.25, 0.25  # of tilted draws to the law, and the error with which they must know it
+TAIL_FACTOR, TAIL_ERROR = 1.25, 0.25  # largest ratio of tilted draws to the limit, and their largest relative error
 
 MOST_DIRECTIONS = 12
 DIRECTION_BYTES = 2**27
@@ -50,26 +50,26 @@ MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = (
     2**16,
     64,
 )  # of the matrix whose eigenvectors are taken; fewer of many classes
-STORED = 600  # rows of a matrix that is cheaper to store than to multiply with
-NEGLIGIBLE = 1e-9  # of the largest eigenvalue
-# Information of a tilt, in nats: a tail of p has about -log p less 2. Shares of the mixture, the rest not tilted.
+STORED = 600  # rows up to which storing the matrix is cheaper than products
+NEGLIGIBLE = 1e-9  # relative to the largest eigenvalue
+# Information of a tilt, in nats: a tail of p has about -log p - 2. Shares of the mixture; the rest is not tilted.
 TILTS = ((5.5, 0.35), (9.0, 0.3), (16.0, 0.15), (27.0, 0.1))
-NEAR = 1.25  # factor to which the information of a tilt is sought
+NEAR = 1.25  # factor of accuracy of the information of a tilt
 STEPS = 6
-MOST_TILTS, FEWEST_TILTS, TILT_WORK = 1000, 64, 2e7  # rows times classes times tilts
+MOST_TILTS, FEWEST_TILTS, TILT_WORK = 1000, 64, 2e7  # the last in rows times classes times tilts
 CHUNK_BYTES = 2**24
 T = TypeVar("T")
-STREAM = 2**62  # replicates of the seed from here on are those of the tail
+STREAM = 2**62  # replicates of the seed from here on are for the tail
 
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """A p-value of tilted draws, and how well it is known."""
+    """A p-value from tilted draws, and its accuracy."""
 
     statistics: np.ndarray  # of the draws
     log_weights: np.ndarray
-    as_large: np.ndarray  # whether the statistic of a draw is as large as the observed
-    observed_log_weight: float  # the logarithm of the weight of what was observed
+    as_large: np.ndarray  # whether the statistic of a draw is at least the observed one
+    observed_log_weight: float  # the logarithm of the weight of the observed labels
 
     @property
     def log_pvalue(self) -> float:
@@ -78,16 +78,16 @@ class Tail:
 
     @property
     def own_share(self) -> float:
-        """Share of the observed one's weight in the p-value: near 1 this is an upper limit."""
+        """Share of the observed labels' weight in the p-value: near 1 the p-value is an upper limit."""
         return math.exp(min(0.0, self.observed_log_weight - math.log(len(self.statistics) + 1) - self.log_pvalue))
 
     @property
     def relative_error(self) -> float:
-        """Of the draws' share of the p-value, from their weights; infinite where none is as large."""
+        """Relative error of the draws' part of the p-value, from their weights; infinite if no draw is as large."""
         return _relative_error(self.log_weights, self.as_large)
 
     def estimate(self, statistic: float) -> tuple[float, float]:
-        """The probability of a statistic that is as large, and its relative error."""
+        """Return the probability of a statistic at least as large, and its relative error."""
         as_large = self.statistics >= statistic
         return float(np.mean(np.exp(self.log_weights) * as_large)), _relative_error(self.log_weights, as_large)
 
@@ -109,10 +109,9 @@ def tilted_tail(
     seed: int,
     threads: int | None,
 ) -> Tail | None:
-    """The p-value of a statistic of `labels` from `count` tilted draws; None where nothing is random.
+    """Return the p-value of a statistic of `labels` from `count` tilted draws, or None if nothing is random.
 
-    `totals` are the statistics of labels that come in batches of shape (n, draws); those of at least `least` count as
-    as large as the observed.
+    `totals` returns statistics of batches of labels of shape (n, draws); those of at least `least` count as large.
     """
     directions = Directions.of(law, threads)
     if directions is None:
@@ -131,7 +130,7 @@ def tilted_tail(
 
 
 def _relative_error(log_weights: np.ndarray, as_large: np.ndarray) -> float:
-    """Of the mean of the weights of those that are as large."""
+    """Return the relative error of the mean weight of draws that are as large."""
     if not as_large.any():
         return math.inf
     weights = np.zeros(len(log_weights))
@@ -141,7 +140,7 @@ def _relative_error(log_weights: np.ndarray, as_large: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Directions:
-    """h_j(i, y), whose sums over the samples have mean 0 and variance 1 under calibration, and their eigenvalues."""
+    """h_j(i, y), whose sums over samples have mean 0 and variance 1 under calibration, and their eigenvalues."""
 
     probabilities: np.ndarray  # shape (n, m)
     values: np.ndarray  # shape (n m, directions)
@@ -149,7 +148,7 @@ class Directions:
 
     @classmethod
     def of(cls, law: FiniteLaw, threads: int | None) -> Directions | None:
-        """From eigenvectors between some of the samples, those that have the most to say, continued to all."""
+        """Return directions from eigenvectors for the most informative samples, extended to all samples."""
         law = _on_host(law)
         p, points = law.probabilities, law.problem.left.points
         n, m = p.shape
@@ -184,7 +183,7 @@ class Directions:
             entries = np.einsum("nrj,mr->nmj", entries, root)
         elif isinstance(roots, Vectors):
             entries = roots.widen(entries)
-        top = p.argmax(axis=1)  # beside whose entry nothing cancels
+        top = p.argmax(axis=1)  # relative to this entry nothing cancels
         entries = entries - entries[np.arange(n), top][:, None, :]
         entries -= np.einsum("nm,nmj->nj", p, entries)[:, None, :]
         entries[p == 0] = 0.0  # never drawn
@@ -199,13 +198,13 @@ class Directions:
         return np.arange(n)[:, None] * m
 
     def sums(self, labels: np.ndarray) -> np.ndarray:
-        """xi of labels of shape (n, draws): shape (draws, directions)."""
+        """Return xi of labels of shape (n, draws), shape (draws, directions)."""
         return np.stack([self.values[rows].sum(axis=0) for rows in (self._starts + labels).T])
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """The mixture of tilts b, each as probable as the others."""
+    """The mixture of tilts b with equal probabilities."""
 
     directions: Directions
     tilts: np.ndarray  # b, shape (tilts, directions)
@@ -213,7 +212,7 @@ class Proposal:
 
     @classmethod
     def of(cls, directions: Directions, seed: int, count: int, threads: int | None) -> Proposal:
-        """Tilts whose directions are those of sums that make the quadratic form large, of the information `TILTS`."""
+        """Return tilts in directions of sums with a large quadratic form, with the information `TILTS`."""
         values = directions.eigenvalues
         most = int(TILT_WORK / directions.probabilities.size)
         size = max(FEWEST_TILTS, min(MOST_TILTS, count, most))
@@ -224,17 +223,17 @@ class Proposal:
             scale = np.sqrt(change / (1 - change))
             parts.append(scale * generator.standard_normal((round(share * size), len(values))))
         tilts = np.concatenate(parts)
-        target_information = np.sum(tilts**2, axis=1) / 2  # as of normal variables
+        target_information = np.sum(tilts**2, axis=1) / 2  # for normal variables
         scales, log_norms = _scales(directions, tilts, target_information, threads)
         return cls(directions, tilts * scales[:, None], log_norms)
 
     def log_weights(self, xi: np.ndarray) -> np.ndarray:
-        """log dP / dQ of labels with these sums."""
+        """Return log dP / dQ of labels with these sums."""
         ratios = scipy.special.logsumexp(xi @ self.tilts.T - self.log_norms, axis=1)
         return math.log(len(self.tilts)) - ratios
 
     def draws(self, count: int, seed: int, threads: int | None) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-        """Labels of shape (n, draws) and their xi, in batches; which tilt a draw has is drawn, too."""
+        """Yield batches of labels of shape (n, draws), each from a random tilt, and their xi."""
         size = len(self.tilts)
         times = np.bincount(_generator(seed, 1).integers(size, size=count), minlength=size)
         n, m = self.directions.probabilities.shape
@@ -267,13 +266,13 @@ def _with_ones(points: np.ndarray) -> Side:
 
 
 def _sample(lengths: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many rows, in the mean as often as their share of the sum of `lengths`, and the shares of each."""
+    """Return at most `most` random rows, in proportion to `lengths`, and their inclusion probabilities."""
     open_rows = np.flatnonzero(lengths > 0)
     if len(open_rows) <= most:
         return open_rows, np.ones(len(open_rows))
     shares = np.zeros(len(lengths))
     certain = np.zeros(len(lengths), dtype=bool)
-    while True:  # what would be taken more than once is taken for certain
+    while True:  # rows with an inclusion probability above 1 are taken for certain
         left = np.where(certain, 0.0, lengths)
         shares = np.where(certain, 1.0, (most - certain.sum()) * left / max(left.sum(), np.finfo(float).tiny))
         beyond = (shares >= 1) & ~certain
@@ -286,14 +285,14 @@ def _sample(lengths: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _largest(product: Callable[[np.ndarray], np.ndarray], size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Up to `most` of the largest positive eigenvalues, the largest first, and their eigenvectors."""
+    """Return up to `most` of the largest positive eigenvalues, in descending order, and their eigenvectors."""
     if size <= STORED:
         matrix = product(np.eye(size))
         matrix, first = (matrix + matrix.T) / 2, max(0, size - most)
         with one_blas_thread():
             try:
                 values, vectors = scipy.linalg.eigh(matrix, subset_by_index=(first, size - 1))
-            except np.linalg.LinAlgError:  # LAPACK's search may fail where many eigenvalues are equal
+            except np.linalg.LinAlgError:  # LAPACK may fail if many eigenvalues are equal
                 values, vectors = linalg.eigh(matrix)
                 values, vectors = values[first:], vectors[:, first:]
     else:
@@ -311,7 +310,7 @@ def _largest(product: Callable[[np.ndarray], np.ndarray], size: int, most: int) 
 
 
 def _theta(values: np.ndarray, information: float) -> float:
-    """theta for which sum_j l_j xi_j^2 of normal xi, tilted by exp(theta ...), is so far from the law."""
+    """Return theta for which sum_j l_j xi_j^2 of normal xi, tilted by exp(theta ...), has this information."""
     low, high = 0.0, 1 / (2 * values[0])
     for _ in range(60):
         middle = (low + high) / 2
@@ -324,9 +323,9 @@ def _theta(values: np.ndarray, information: float) -> float:
 def _scales(
     directions: Directions, tilts: np.ndarray, target_information: np.ndarray, threads: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return factors that give the tilts their target information, to `NEAR`, and log Z.
+    """Return factors that give the tilts their target information, up to `NEAR`, and log Z.
 
-    Of normal sums they are 1. Where events are rare a tilt adds more of them than it would.
+    They are 1 for normal sums. If events are rare a tilt adds more of them than for normal sums.
     """
     scales, log_norms = np.ones(len(tilts)), np.zeros(len(tilts))
     low, high = np.zeros(len(tilts)), np.full(len(tilts), np.inf)
@@ -351,7 +350,7 @@ def _scales(
 
 
 def _information(directions: Directions, tilts: np.ndarray, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """log Z of the tilts, and their information in nats: the divergence of the tilted law from the law."""
+    """Return log Z of the tilts, and their information: the divergence from the null distribution in nats."""
 
     def tilt_chunk(chunk: slice) -> tuple[np.ndarray, np.ndarray]:
         logs, tilted, log_norms = _tilted(directions, tilts[chunk])
@@ -374,14 +373,14 @@ def _tilted(directions: Directions, tilts: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _chunks(work: Callable[[slice], T], size: int, numbers: int, threads: int | None) -> Iterable[T]:
-    """`work` for consecutive pieces of range(size), in order, so many numbers each; threads share the pieces."""
+    """Yield `work` for consecutive chunks of range(size), in order; threads share the chunks."""
     step = max(1, CHUNK_BYTES // (8 * numbers))
     pieces = [slice(begin, min(size, begin + step)) for begin in range(0, size, step)]
     if not threads or threads == 1 or len(pieces) == 1:
         yield from map(work, pieces)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for begin in range(0, len(pieces), threads):  # not all results at once
+        for begin in range(0, len(pieces), threads):  # limits the results in memory
             yield from pool.map(work, pieces[begin : begin + threads])
 
 
@@ -398,12 +397,12 @@ def beyond_draws(
     law: Callable[[], ChiSquareMixture | None],
     tail: Tail | None = None,
 ) -> NullLaw:
-    """Return `null_law` where the statistic is not above all draws; else with what is known of the tail.
+    """Return `null_law` unless the statistic is above all draws; otherwise extend it by what is known of the tail.
 
-    In this order: tilted draws, exact at every level, where they know the p-value well; the limit law, where nothing
-    that was drawn contradicts it (of rare events it is wrong by orders of magnitude); tilted draws as an upper limit; 1
-    / (R + 1). The level stays: below the smallest p-value of draws both p-values must be. `statistic`, draws, those of
-    the tail and the law less its mean are in the same units; `events` is about how many the law rests on.
+    In this order: tilted draws, exact at every level, if they determine the p-value well; the limit distribution, if no
+    draws contradict it (for rare events it is wrong by orders of magnitude); tilted draws as an upper limit; 1 / (R +
+    1). The test keeps its level, because both p-values are below the smallest p-value of draws. `statistic`, draws,
+    those of the tail and the limit distribution minus its mean have the same units; `events` is about their number.
     """
     assert null_law.n_resamples is not None
     if null_law.pvalue != 1 / (1 + null_law.n_resamples):
@@ -430,7 +429,7 @@ def _with(null_law: NullLaw, log_pvalue: float, source: str, explanation: str) -
 
 
 def agree(draws: np.ndarray, law: ChiSquareMixture) -> bool:
-    """Whether the draws could be the law's, less its mean, by their variance and their upper quantiles."""
+    """Return whether variance and upper quantiles of the draws are compatible with the limit distribution."""
     count = len(draws)
     spread = math.sqrt((law.kurtosis + 2) / count) * -float(scipy.special.ndtri(RISK / 2))
     if abs(float(np.mean(draws**2)) / law.var - 1) > spread:
@@ -444,7 +443,7 @@ def agree(draws: np.ndarray, law: ChiSquareMixture) -> bool:
 
 
 def tail_agrees(tail: Tail, law: ChiSquareMixture, *, needs_all: bool) -> bool:
-    """Whether tilted draws agree with the law's tail at the levels that they know; `needs_all`: at all levels."""
+    """Return whether tilted draws agree with the tail of the limit at known, or (`needs_all`) at all levels."""
     for level in TAIL_LEVELS:
         estimate, error = tail.estimate(float(law.isf(level) - law.mean))
         if error > TAIL_ERROR:

@@ -1,7 +1,7 @@
-"""What every test of calibration is, and what it gets.
+"""The base class of tests of calibration, and their input.
 
-A `CalibrationMethod` has options, and a `test` that makes a `CalibrationTestResult` of a `Task`: checked data, packed
-when a method first asks for the pair problem. `calibration_test` makes the task, and calls the method.
+A `CalibrationMethod` has options, and a `test` that turns a `Task`, checked data that are packed on first use, into a
+`CalibrationTestResult`.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class CalibrationMethod(Method):
     """A test of the hypothesis that the model is calibrated."""
 
     def test(self, task: Task, seed: int) -> CalibrationTestResult:
-        """Do the test; what is random comes from `seed`."""
+        """Run the test; `seed` determines everything random."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Task:
-    """Checked data and their pair problem: packed, and its matrix H summed, when first asked for."""
+    """Checked data and their pair problem, which is packed, and its matrix H swept, on first use."""
 
     data: Data
     options: PairOptions
-    clusters: np.ndarray | None = None  # of each sample, integers; None where samples are independent
+    clusters: np.ndarray | None = None  # of each sample, integers; None for independent samples
     given: tuple[Grouping, ...] = ()  # further variables
-    cluster_option: str = "clusters"  # the argument that they come from
-    feature_problems: list[FeatureProblem] = field(default_factory=list)  # those that were made, for others to look at
-    _moments: list[tuple[MomentSums, NullMoments]] = field(default_factory=list)  # of H, once it was swept
+    cluster_option: str = "clusters"  # the argument that defines clusters
+    feature_problems: list[FeatureProblem] = field(default_factory=list)  # those made so far
+    _moments: list[tuple[MomentSums, NullMoments]] = field(default_factory=list)  # of H, after a sweep
 
     @property
     def n(self) -> int:
@@ -67,19 +67,19 @@ class Task:
         return self.options.backend_for(self.packed.problem)
 
     def features(self, n_columns: int | None, seed: int | None) -> FeatureProblem:
-        """The problem of random features, which is kept."""
+        """Return the random feature problem, and keep it."""
         problem = features_of(self.data, self.packed, MapOptions(**feature_options(self.options, n_columns, seed)))
         self.feature_problems.append(problem)
         return problem
 
     def backend_of(self, problem: PairProblem) -> Backend:
-        """Another problem on the backend of this one."""
+        """Return a backend for another problem, of the same kind as for this one."""
         return self.backend.like(problem)
 
     def ordered(self, seed: int | None) -> Backend:
-        """The backend on the samples in an order drawn with the seed; None: as they are.
+        """Return the backend on samples shuffled with the seed, or unshuffled for None.
 
-        The problem is that of the samples as they are, bandwidths included.
+        Bandwidths are those of the unshuffled samples.
         """
         if seed is None:
             return self.backend
@@ -87,7 +87,7 @@ class Task:
         return self.options.backend_for(problem)
 
     def sweep(self, *reductions: Reduction[Any]) -> list[Any]:
-        """Sweep H once for the reductions that a test declares, and for the moments if these are not known yet."""
+        """Sweep H once for the reductions of a test, and for the moments if these are not known yet."""
         if self._moments:
             return self.backend.sweep(reductions)
         moments, null, results = moments_and_null_moments(self.data, self.packed, self.backend, reductions)
@@ -107,7 +107,7 @@ class Task:
 
     @cached_property
     def kernel_backend(self) -> Backend:
-        """The kernel's matrix K: that of the problem with features 1."""
+        """The kernel matrix K, as the backend of the problem with features 1."""
         points = self.packed.problem.left.points
         ones = arrays.namespace(points).ones_like(points[:, :1])
         return self.backend_of(replace(self.packed.problem, left=Side(points, ones), target=None))
@@ -119,19 +119,19 @@ class Task:
 
     @property
     def null_moments(self) -> NullMoments:
-        """Moments of the sums over H under calibration, given the predictions."""
+        """Moments of sums over H under calibration, given the predictions."""
         if not self._moments:
             self.sweep()
         return self._moments[0][1]
 
     @cached_property
     def effective_events(self) -> float:
-        """About how many events the law under calibration rests on, from the predictions alone."""
+        """Approximate number of events that the null distribution rests on, from the predictions alone."""
         return effective_events(self.data, self.packed)
 
     @cached_property
     def few_errors(self) -> FewErrors | None:
-        """What upper limits rest on where errors are rare."""
+        """The basis of upper limits if errors are rare."""
         return few_errors(self.data, self.packed)
 
     @property
@@ -142,7 +142,7 @@ class Task:
 
     @cached_property
     def sums_all_pairs(self) -> bool:
-        """Whether a sum over all pairs is asked for, or takes about a second."""
+        """Whether a sum over all pairs is requested, or takes at most about a second."""
         if self.options.backend is not None or self.backend.on_a_line:
             return True
         return self.n**2 / 2 * self.packed.problem.multiply_adds <= PAIRS_WORK
@@ -159,12 +159,12 @@ class Task:
     def estimate_fields(
         self, moments: MomentSums, null_squares: float | None, features_error: float | None = None
     ) -> dict[str, Any]:
-        """Return the fields of a result that are about the unbiased SKCE of these moments, with its errors.
+        """Return the fields of a result for the unbiased SKCE of these moments, with its errors.
 
-        `null_squares` is the sum of squares under calibration, `features_error` what random features add to the error.
+        `null_squares` is the sum of squares under calibration, `features_error` the error of random features.
         """
         n, weight = self.n, self.data.sample_weight
-        if weight is not None:  # errors are those of equal weights
+        if weight is not None:  # the formulas of errors are for equal weights
             return {"estimate": statistics.unbiased(moments, n, weight)}
         assert null_squares is not None
         variance = statistics.spread_of(moments).score_variance(null_squares) if n >= 4 else None
@@ -182,9 +182,10 @@ class Task:
     def result(
         self, *, method: str, log_pvalue: float, pvalue: float | None = None, **fields: Any
     ) -> CalibrationTestResult:
-        """The result of the method of that name; fields that it does not have are None, `run` fills in the time.
+        """Return the result of the method of that name; fields it does not have are None, `run` sets the time.
 
-        A p-value that is a ratio of counts is given: 50 of 1000 is 0.05, the exponential of its logarithm is not.
+        A p-value that is a ratio of counts is given exactly: 50 of 1000 is 0.05, unlike the exponential of its
+        logarithm.
         """
         data = self.data
         about = {"n_samples_used": data.n, **data.describe()}
@@ -199,7 +200,7 @@ class Task:
         )
 
     def blocks(self, block_size: int | None) -> dict[str, Any]:
-        """Fields of the result of an estimate from blocks of that many samples; None without blocks."""
+        """Return the fields of an estimate from blocks of this size; None without blocks."""
         if block_size is None:
             return {}
         n_blocks = self.n // block_size

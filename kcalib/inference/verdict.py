@@ -1,7 +1,6 @@
-"""What an evaluation says about calibration: an estimate, a test, how far off the model is at least, and a verdict.
+"""The verdict of an evaluation: an estimate, a test, a lower bound of the error, and a summary in words.
 
-`kcalib.evaluation` calls `measure`, which packs the samples once; `estimators.rms_bound` has the inequality that the
-bound of the error rests on.
+`measure` packs the samples once; `estimators.rms_bound` has the inequality for the bound of the error.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from kcalib.target_kernels import TargetKernel
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """A lower limit of the root mean square calibration error, and what it rests on."""
+    """A lower limit of the root mean square calibration error, and its basis."""
 
     rms_error_lower: float  # holds with the probability 1 - level
-    kernel_eigenvalue: float  # lambda, at most
-    n_eigenvalue_samples: int  # from so many samples
-    rms_error_from: str = "kernel"  # or "fitted map", "temperature map": which of two bounds is the larger
+    kernel_eigenvalue: float  # upper bound of lambda
+    n_eigenvalue_samples: int  # number of samples it comes from
+    rms_error_from: str = "kernel"  # the larger bound: this, "fitted map" or "temperature map"
 
     @classmethod
     def of(
         cls, test: CalibrationTestResult, largest: MeanEigenvalue, diameter: float, level: float, of_features: bool
     ) -> ErrorBound:
-        """From a test that has an interval; `RISK_SHARE` of the level is for the eigenvalue."""
+        """Return the bound from a test with an interval; `RISK_SHARE` of the level is for the eigenvalue."""
         risk = RISK_SHARE * level
         low = test.limits(level - risk, of_features=of_features).low
         eigenvalue = largest.upper_limit(risk)
@@ -60,14 +59,14 @@ class ErrorBound:
 
 @dataclass(frozen=True)
 class Measured:
-    """The estimate of the SKCE, the test, the bound of the error, and what follows from them."""
+    """The estimate of the SKCE, the test, the bound of the error, and conclusions."""
 
     skce: SKCEResult
     test: CalibrationTestResult
     bound: ErrorBound | None
     level: float
     tolerance: float | None
-    is_independent: bool = True  # whether samples are: there are no clusters
+    is_independent: bool = True  # whether there are no clusters
 
     @property
     def miscalibrated(self) -> bool:
@@ -77,7 +76,7 @@ class Measured:
         return self.bound.rms_error_lower > self.tolerance
 
     def fields(self) -> dict[str, Any]:
-        """Those of an evaluation that this says."""
+        """Return these as fields of an evaluation."""
         names = [field.name for field in dataclasses.fields(ErrorBound)]
         return {
             "skce": self.skce,
@@ -89,9 +88,10 @@ class Measured:
         }
 
     def verdict(self, reasons: Sequence[str]) -> str:
-        """In words, with what is wrong, and by how much.
+        """Return the verdict in words, with the kind and size of the error.
 
-        The adaptive test says what is wrong; the reasons stand where it is another one, or has kernels alone.
+        The adaptive test names the error; the given reasons are used for other tests, and if only its kernels are
+        significant.
         """
         if not self.test.pvalue < self.level:
             return "no evidence against calibration"
@@ -106,7 +106,7 @@ class Measured:
 
 
 def shown_at_least(value: float) -> str:
-    """A positive number with two digits, rounded down."""
+    """Format a positive number with two digits, rounded down."""
     digits = 1 - math.floor(math.log10(value))
     return f"{math.floor(value * 10**digits) / 10**digits:.2g}"
 
@@ -121,7 +121,7 @@ def check_tolerance(tolerance: float | None) -> None:
 
 
 def direction(n: int, accuracy: float, confidence: float) -> list[str]:
-    """A direction is named if confidence and accuracy differ by more than two standard errors."""
+    """Name a direction if confidence and accuracy differ by more than two standard errors."""
     error = math.sqrt(accuracy * (1 - accuracy) / n)
     gap = confidence - accuracy
     if abs(gap) <= 2 * error:
@@ -130,9 +130,9 @@ def direction(n: int, accuracy: float, confidence: float) -> list[str]:
 
 
 def off_quantiles(n: float, shift: float, excess: float) -> list[str]:
-    """What is off by more than two standard errors of n samples of a calibrated model.
+    """Return what is off by more than two standard errors of n samples of a calibrated model.
 
-    `shift` is that of the mean PIT value from one half, `excess` that of the coverage of central intervals.
+    `shift` is the deviation of the mean PIT value from one half, `excess` that of the coverage of central intervals.
     """
     reasons = []
     if abs(shift) > 2 * math.sqrt(1 / (12 * n)):
@@ -143,7 +143,7 @@ def off_quantiles(n: float, shift: float, excess: float) -> list[str]:
 
 
 def off_spread(gap: float, error: float) -> list[str]:
-    """Whether squared errors of vectors are above or below their variances by more than two standard errors."""
+    """Return whether squared errors of vectors differ from their variances by more than two standard errors."""
     if abs(gap) <= 2 * error:
         return []
     return ["over-confident" if gap > 0 else "under-confident"]
@@ -163,7 +163,7 @@ def measure(
     target_kernel: TargetKernel = None,
     cluster_option: str = "clusters",
 ) -> Measured:
-    """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
+    """Estimate, test and bound from one packed problem; all-pairs sums share one sweep."""
     check_shared_out(method, backend)
     task = Task(data, PairOptions(kernel, target_kernel, backend, threads), clusters, given, cluster_option)
     test = run(task, method, seed)
@@ -176,7 +176,7 @@ def measure(
 
 
 def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remedy: str) -> ErrorBound | None:
-    """The bound, None where there is none; a tolerance wants one."""
+    """Return the bound, or None if there is none and no tolerance needs it."""
     try:
         return find()
     except NoBoundError as error:
@@ -189,10 +189,10 @@ def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remed
 
 
 def _estimated(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult:
-    """The estimate that the test rests on, or one of as little work."""
+    """Return the estimate of the test, or one of similar cost."""
     if test.n_columns is not None:
         return _of_test(task, test)
-    # Unless the test has summed all pairs, or that takes little time, or the kernel has no features.
+    # Unless the test has summed all pairs, or this is fast, or the kernel has no features.
     if not (test.variance_slope is not None or task.sums_all_pairs) and task.has_features:
         problem = task.features(None, seed)
         return features_estimate_of(problem, feature_moments(problem))
@@ -204,7 +204,7 @@ def _estimated(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult
 
 
 def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
-    """The estimate that a test by random features is of."""
+    """Return the estimate of a test by random features."""
     start = time.perf_counter()
     of_draws = features_draws_error(task.feature_problems[-1])
     estimate_fields: dict[str, Any] = {"value": test.estimate, "draws_standard_error": of_draws, "estimator": FEATURES}
@@ -214,15 +214,15 @@ def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
 
 
 def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> ErrorBound:
-    """Return the limit that a test of the task leaves; a NoBoundError where it has no interval, or kernels no bound."""
+    """Return the limit from a test; raise NoBoundError if it has no interval, or the kernel no bound."""
     if not test.has_interval:
         raise NoBoundError(f"method={test.method!r} has no confidence interval of the SKCE for {task.n} samples")
     of_features = False
     diameter = rms_bound.squared_diameter(task.data, task.packed)
     if test.n_columns is not None:
         problem = task.feature_problems[-1]
-        # What the features add to the error is none of the feature kernel's; but features of targets have a diameter
-        # that is not known.
+        # The error of random features on predictions is not one of the feature kernel, but features of targets have an
+        # unknown diameter.
         of_features = problem.target_groups is None
     if of_features:
         largest = rms_bound.feature_eigenvalue(problem)

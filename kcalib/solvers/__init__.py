@@ -1,6 +1,6 @@
-"""Solve kernel ridge systems (K + s I) Z = B with a matrix K that is never stored, and shifted Kronecker systems.
+"""Solve kernel ridge systems (K + s I) Z = B without storing K, and shifted Kronecker systems.
 
-An operator is any object with a product with vectors, tiles and a diagonal, or a dense matrix.
+An operator is a dense matrix, or any object with products with vectors, tiles and a diagonal.
 """
 
 from kcalib.solvers._solve import ConvergenceWarning, Solution, solve

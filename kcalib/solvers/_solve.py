@@ -1,7 +1,7 @@
 """Solve kernel ridge systems (K + s I) Z = B by one of the `SOLVERS`.
 
-`solve` is public and checks its arguments; `solve_checked` is for `kcalib.estimators.ckce` and
-`kcalib.inference.ckce_expansion`. `AutomaticSolver` chooses between the other solvers.
+`solve` is public and checks its arguments; `solve_checked` is for checked arguments. `AutomaticSolver` chooses between
+the other solvers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from kcalib.solvers.kernel_operator import (
 from kcalib.solvers.ridge_system import Judge, RidgeSystem, Solver, SolverResult, Verdict, relative_residual
 
 CHOLESKY_UP_TO = 1000  # samples; for more conjugate gradients are faster, unless the shift is very small
-CHOLESKY_COLUMNS = 4  # and up to this times the number of right sides, which conjugate gradients orthonormalise
-PATIENCE = 10, 200  # "auto" turns to the dense factorisation after this many iterations, or n over the second number
+CHOLESKY_COLUMNS = 4  # or up to this times the number of right sides, which conjugate gradients orthonormalise
+PATIENCE = 10, 200  # iterations, or n over the second number, after which "auto" switches to a dense factorisation
 
 
 class ConvergenceWarning(UserWarning):
@@ -42,14 +42,14 @@ class ConvergenceWarning(UserWarning):
 class Solution(Summarized):
     """Solution of a kernel ridge system (K + s I) Z = B."""
 
-    values: Array  #: Z, float64, of the shape of B; on a GPU of the library of B, else a NumPy array
-    residual: float  #: Frobenius norm of R = B - (K + s I) Z, from products in float64
+    values: Array  #: Z, float64, of the shape of B, in the library of B on a GPU, else a NumPy array
+    residual: float  #: Frobenius norm of R = B - (K + s I) Z, computed in float64
     relative_residual: float  #: largest norm of a column of R, relative to that of B
-    iterations: int  #: of conjugate gradients: products with K, without those that recompute a residual
+    iterations: int  #: of conjugate gradients: products with K, except for recomputed residuals
     rank: int  #: of the preconditioner
     method: str  #: "cholesky" or "cg"
-    method_reason: str  #: why that method
-    memory: int  #: bytes needed at most, beyond the arguments
+    method_reason: str  #: the reason for this method
+    memory: int  #: peak memory in bytes, without the arguments
     converged: bool  #: whether `tol`, or `accept`, was met
 
     def __repr__(self) -> str:
@@ -61,19 +61,19 @@ class Solution(Summarized):
 
 @dataclass(frozen=True, kw_only=True)
 class AutomaticSolver(Seeded, Solver):
-    """Exact, by whichever is faster: ``"auto"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
+    """Solve exactly by the faster method: ``"auto"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
 
-    `Cholesky` up to 1000 samples, and up to 4 times the number of right sides, where it takes no longer; else
-    `ConjugateGradient`. If this has not converged after 10 (from 2000 samples on n / 200) iterations, which take about
-    as long as a dense factorisation, Cholesky follows. If memory does not allow Cholesky, always conjugate gradients.
-    `kcalib.ckce` first tries a low-rank factor, see there.
+    `Cholesky` up to 1000 samples, or up to 4 times the number of right sides; otherwise `ConjugateGradient`. If this
+    does not converge within 10 iterations (n / 200 from 2000 samples on), which take about as long as a dense
+    factorisation, Cholesky follows. Without enough memory for Cholesky, always conjugate gradients. `kcalib.ckce` tries
+    a low-rank factor first.
 
     Parameters
     ----------
     tol : float, optional
         Tolerance of conjugate gradients, as for `ConjugateGradient`.
     seed : int, optional
-        Seed of random pivots, at least 0. None draws one, which the result reports.
+        Seed of random pivots, at least 0. By default a seed is drawn; the result reports it.
 
     Examples
     --------
@@ -124,30 +124,30 @@ def solve(
     accept: Callable[[Array, Array], bool] | None = None,
     max_memory: float | None = None,
 ) -> Solution:
-    r"""Solve a kernel ridge system; only "cholesky" stores K.
+    r"""Solve a kernel ridge system; K is stored by "cholesky" only.
 
     .. math:: (K + s I) Z = B
 
     Parameters
     ----------
     operator : operator or array_like, shape (n, n)
-        K, symmetric and positive semi-definite: what `kernel_operator` returns, a dense matrix, or any object with
-        `n`, ``matmul(vectors, dtype="float64")`` (K @ vectors, float64, of an (n, c) array; "float32" allows a
-        relative error of 1e-6), ``tile(rows, columns)`` (dense, of slices or NumPy's integer arrays) and
-        ``diagonal()``, all of NumPy arrays, or of CuPy arrays for right sides on a GPU. It may have any rank.
+        K, symmetric and positive semi-definite, of any rank: the result of `kernel_operator`, a dense matrix, or any
+        object with `n`, ``matmul(vectors, dtype="float64")`` (K @ vectors, float64, for an (n, c) array; "float32"
+        allows a relative error of 1e-6), ``tile(rows, columns)`` (dense, for slices or integer arrays of NumPy) and
+        ``diagonal()``. These return NumPy arrays, or CuPy arrays if the right sides are on a GPU.
     right_sides : array_like, shape (n,) or (n, c)
-        B. For CuPy arrays and CUDA tensors K must be on the same GPU, where everything is computed.
+        B. For CuPy arrays and CUDA tensors K must be on the same GPU, and everything is computed there.
     shift : float
         The number s > 0.
     method : {"auto", "cholesky", "cg"} or method
-        To set options, pass `kcalib.methods.AutomaticSolver`, `kcalib.methods.Cholesky` or
-        `kcalib.methods.ConjugateGradient`, which document cost and tolerances.
+        The solver; for options pass `kcalib.methods.AutomaticSolver`, `kcalib.methods.Cholesky` or
+        `kcalib.methods.ConjugateGradient`, which document costs and tolerances.
     accept : callable, optional
-        ``accept(Z, R) -> bool`` says whether a solution and its residual R = B - (K + s I) Z are good enough. It is
-        called in each iteration, with all columns, and last with a residual of products in float64. It must not change
+        ``accept(Z, R) -> bool`` decides whether a solution with residual R = B - (K + s I) Z is accurate enough. It is
+        called in each iteration with all columns, and finally with a residual computed in float64. It must not modify
         its arguments.
     max_memory : float, optional
-        Bytes that may be used; by default those that are available on the machine, or on the right sides' GPU.
+        Bytes that may be used. Default: available memory of the machine, or of the GPU with the right sides.
 
     Returns
     -------
@@ -158,23 +158,23 @@ def solve(
     Raises
     ------
     TypeError
-        If `operator` is none, `right_sides` are not real numbers, or `accept` cannot be called; if an operator's
-        products are not on the device of the right sides.
+        If `operator` is not an operator, `right_sides` are not real numbers, or `accept` is not callable; if products
+        of an operator are not on the device of the right sides.
     ValueError
-        If `shift` is not a positive finite number, shapes do not fit, an entry is not finite, or the method is unknown;
-        if K + s I turns out not to be positive definite; if only one of K and `right_sides` is on a GPU.
+        If `shift` is not a positive finite number; if shapes do not match, an entry is not finite, or the method is
+        unknown; if K + s I is not positive definite; if only one of K and `right_sides` is on a GPU.
     MemoryError
-        If more memory is needed than available, or than `max_memory`; raised before the computation.
+        If the memory needed exceeds the available memory or `max_memory`; raised before the computation.
 
     Warns
     -----
     ConvergenceWarning
-        If neither the method's tolerance nor `accept` was met. The best solution is returned, with its residual.
+        If neither the tolerance nor `accept` is satisfied. The best solution is returned, with its residual.
 
     Notes
     -----
-    Z has the same bits for any number of threads, but for a dense factorisation of more than 2000 samples: BLAS adds in
-    another order with another number of threads of its own.
+    Z is bitwise identical for any number of threads, except for dense factorisations of more than 2000 samples, where
+    BLAS sums in an order that depends on its number of threads.
 
     References
     ----------
@@ -219,7 +219,7 @@ def solve_checked(
     max_memory: float | None = None,
     factor: Array | None = None,
 ) -> tuple[Solution, Verdict | None]:
-    """Return the solution for checked arguments, `right_sides` of shape (n, c), and the judge's verdict on it."""
+    """Return the solution for checked arguments, `right_sides` of shape (n, c), and the verdict of the judge."""
     right_sides = arrays.namespace(right_sides).ascontiguousarray(right_sides)
     system = RidgeSystem(operator, right_sides, shift, judge, max_memory, factor)
     result = solver.solve(system, "asked for by name")
@@ -256,12 +256,12 @@ def _check_right_sides(right_sides: Any, operator: SymmetricOperator, n: int) ->
 
 
 def _make_judge(accept: Callable[[Array, Array], bool], right_sides: Any) -> Judge:
-    """Return the judge that passes arrays of the user's library to `accept`."""
+    """Return a judge that passes arrays of the user's library to `accept`."""
     return lambda z, r: Verdict(bool(accept(_restore(z, right_sides), _restore(r, right_sides))))
 
 
 def _restore(array: Array, right_sides: Any) -> Array:
-    """Return an array on a GPU in the library of the right sides, and NumPy arrays unchanged."""
+    """Return an array on a GPU in the library of the right sides; NumPy arrays unchanged."""
     return array if arrays.is_host(array) else arrays.to_original_library(array, right_sides)
 
 

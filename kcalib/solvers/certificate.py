@@ -1,7 +1,7 @@
-"""Compute the value <Z, K Z> of a solution of (K + s I) Z = E, with a bound of its error.
+"""The value <Z, K Z> of a solution of (K + s I) Z = E, with a bound of its error.
 
-The value is the CKCE if E holds residuals. `kcalib.estimators.ckce_system` and `kcalib.inference.ckce_expansion` pass a
-`Certificate` as the judge of a solver's solutions.
+The value is the CKCE if E are residuals. `kcalib.estimators.ckce_system` and `kcalib.inference.ckce_expansion` pass a
+`Certificate` as the judge to solvers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kcalib.solvers.conjugate_gradient import KNOWN
 from kcalib.solvers.kernel_operator import SymmetricOperator
 from kcalib.solvers.ridge_system import Verdict
 
-SMALLEST_VALUE = 1e-6  # relative to the largest possible; `tol` is relative to larger values only
-BLOCK_COLUMNS = 64  # columns that are multiplied by K at a time
+SMALLEST_VALUE = 1e-6  # relative to the largest possible; below it `tol` is absolute
+BLOCK_COLUMNS = 64  # columns that are multiplied by K together
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertifiedValue(Verdict):
-    """The value of a solution, a bound of its error, and whether a solver may stop there."""
+    """The value of a solution, a bound of its error, and whether the solver may stop."""
 
     value: float
     bound: float
@@ -31,10 +31,10 @@ class CertifiedValue(Verdict):
 class Certificate:
     """A judge that bounds the error of the value <Z, K Z> of a solution Z.
 
-    With A = K + s I and the residual R = E - A Z the true solution is Z + A^{-1} R. Its value differs from that of Z by
-    2 <Z, K A^{-1} R> + <R, A^{-1} K A^{-1} R>. For a psd K the norm of K A^{-1} is below 1 and that of A^{-1} K A^{-1}
-    at most 1 / (4 s). By the Cauchy-Schwarz inequality, for the inner product with or without K, the first term is at
-    most 2 ||Z|| ||R|| and at most 2 sqrt(<Z, K Z>) ||R|| / sqrt(4 s).
+    With A = K + s I and the residual R = E - A Z the exact solution is Z + A^{-1} R. Its value exceeds that of Z by 2
+    <Z, K A^{-1} R> + <R, A^{-1} K A^{-1} R>. For a psd K the norm of K A^{-1} is below 1 and that of A^{-1} K A^{-1} at
+    most 1 / (4 s). By the Cauchy-Schwarz inequality, for the inner product with or without K, the first term is at most
+    2 ||Z|| ||R|| and at most 2 sqrt(<Z, K Z>) ||R|| / sqrt(4 s).
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Certificate:
         self._matrix, self._right, self._shift, self._tol = matrix, right, shift, tol
         self._right_norm = linalg.norm(right)
         self._xp = arrays.namespace(right)
-        # Entries of K are at most max K_ii, with errors of some epsilon, which add up like random numbers.
+        # Entries of K are at most max K_ii, with errors of a few epsilon that accumulate like random numbers.
         self._rounding = 4 * epsilon * math.sqrt(len(right)) * float(self._xp.max(matrix.diagonal()))
         self._epsilon = epsilon
         self._rounding_of_value = rounding_of_value
 
     def __call__(self, z: Array, residual: Array) -> CertifiedValue:
-        """Return value and bound for a solution and its residual, and accept them if rounding allows no better ones."""
+        """Return value and bound for a solution and its residual; accept them if rounding prevents better ones."""
         value, squares = 0.0, 0.0
         for columns in self._column_blocks():
             # E - s Z - R is K Z with the errors of R.
@@ -71,11 +71,11 @@ class Certificate:
         return CertifiedValue(is_accepted, needed, value=value, bound=bound)
 
     def aim(self, value: float) -> float:
-        """Return the largest error that is good enough."""
+        """Return the largest error that is accurate enough."""
         return self._tol * max(value, SMALLEST_VALUE * self._right_norm**2 / (4 * self._shift))
 
     def certify(self, z: Array, verdict: Verdict | None) -> CertifiedValue:
-        """Return value and bound: those of the solver's last verdict if its bound is good enough, else new ones."""
+        """Return value and bound: from the solver's last verdict if its bound is small enough, else recomputed."""
         if isinstance(verdict, CertifiedValue) and verdict.bound <= self.aim(verdict.value):
             return verdict
         return self.recompute(z)

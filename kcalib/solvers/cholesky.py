@@ -21,15 +21,15 @@ STRIP = 256  # rows of the matrix that are computed at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Cholesky(Solver):
-    """Exact, by a factorisation of the dense matrix: ``"cholesky"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
+    """Solve exactly by a dense factorisation: ``"cholesky"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
 
     Time: one sweep over all pairs and n^3 / 3 multiply-adds. Memory: 8 n^2 bytes, on a GPU 16 n^2.
 
     Parameters
     ----------
     tol : float, optional
-        A larger error of the result is a warning; the factorisation leaves rounding errors only. Meaning and default
-        are those of `ConjugateGradient`.
+        Larger errors of the result raise a warning; the factorisation has rounding errors only. Meaning and default as
+        in `ConjugateGradient`.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class Cholesky(Solver):
 
 
 def memory_of_cholesky(n: int, c: int, *, on_gpu: bool = False) -> int:
-    """Return the bytes of matrix, two of its strips, solution, residual and a product; on a GPU also of the factor."""
+    """Return the bytes of the matrix, two strips, solution, residual and a product; on a GPU also of the factor."""
     return 8 * n * ((2 if on_gpu else 1) * n + 2 * min(n, STRIP) + 3 * c)
 
 

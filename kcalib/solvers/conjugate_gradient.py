@@ -1,18 +1,17 @@
 r"""Solve kernel ridge systems by block conjugate gradients: products with K only, O(n (rank + c)) memory.
 
-All columns share one Krylov space, so that c right sides take fewer products than a single one: this is the
-breakdown-free block method of Ji and Li (2017), whose directions are an orthonormal basis and have fewer columns where
-right sides are linearly dependent (rows of residuals sum to 0). The preconditioner is :math:`(F F^\top + s I)^{-1}`
-with :math:`F` from `pivoted_cholesky`.
+All columns share one Krylov space, so c right sides take fewer products than a single one. This is the breakdown-free
+block method of Ji and Li (2017): directions are an orthonormal basis, with fewer columns if right sides are linearly
+dependent (as residuals, whose rows sum to 0). The preconditioner is :math:`(F F^\top + s I)^{-1}` with :math:`F` from
+`pivoted_cholesky`.
 
-Products may be in float32. Their errors in the recurrence of the residual are added up, and before they matter the
-residual is recomputed in float64 (reliable updates: Sleijpen and van der Vorst 1996), while the directions are kept.
-The returned residual is that of float64 products, to 1 % of the tolerance. With "auto" the last products are in
-float32, when the residual is so small that their errors cannot matter (inexact Krylov methods: Simoncini and Szyld
-2003); some rows of each are checked.
+Products may be in float32. Their errors in the residual recurrence are tracked, and before they matter the residual is
+recomputed in float64, keeping the directions (reliable updates: Sleijpen and van der Vorst 1996). The returned residual
+is accurate to 1 % of the tolerance. With "auto" the last products are in float32, when the residual is so small that
+their errors do not matter (inexact Krylov methods: Simoncini and Szyld 2003); some rows of each are checked.
 
-Arrays of n rows and the preconditioner stay in host memory or on their GPU. Matrices of the size of a block are on the
-host unless they are large.
+Arrays with n rows and the preconditioner stay in host memory or on their GPU. Block-sized matrices are on the host
+unless they are large.
 """
 
 from __future__ import annotations
@@ -38,46 +37,46 @@ from kcalib.solvers.ridge_system import (
     relative_residual,
 )
 
-PRODUCT_ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's norm
+PRODUCT_ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # relative to ||K|| and the norm of the vector
 # Largest share of rounding errors in a residual that is returned, and in one of the recurrence.
 KNOWN, NOISY = 0.01, 0.1
-# The residual must fall by this factor between two recomputations; else float64 ends, and float32 changes to float64.
+# Reduction of the residual between two recomputations, below which float64 ends and float32 changes to float64.
 GAIN = {"float64": 0.5, "float32": 1e-4}
-CHECKED_ROWS, CHECK_SAFETY = 16, 4  # rows of a float32 product that are checked; safety factor for the others
+CHECKED_ROWS, CHECK_SAFETY = 16, 4  # checked rows of a float32 product, and the safety factor for the others
 STALLED = 100  # iterations without a new minimum of the residual
 DEPENDENT = 1e-7  # smallest norm of the part of a direction that is orthogonal to the others
-INDEFINITE = 1e-10  # negative curvature, relative to the largest, that is more than rounding
-BLOCK_ON_HOST = 64  # columns up to which LAPACK takes no longer than cuSOLVER, transfers included
-RANK_SHARE, LARGEST_PRECONDITIONER = 50, 400  # the rank is n / 50, at most 400: it costs less than it saves
+INDEFINITE = 1e-10  # relative negative curvature that is larger than rounding
+BLOCK_ON_HOST = 64  # columns up to which LAPACK with transfers is as fast as cuSOLVER
+RANK_SHARE, LARGEST_PRECONDITIONER = 50, 400  # the rank is n / 50, at most 400: larger ones cost more than they save
 SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConjugateGradient(Seeded, Solver):
-    """Exact to a tolerance without storing the kernel matrix: ``"cg"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
+    """Solve to a tolerance without storing the kernel matrix: ``"cg"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
 
     Block conjugate gradients with a randomly pivoted Cholesky preconditioner. Each iteration takes one product of K
-    with c vectors, a sweep over all pairs and n^2 c multiply-adds: O(n^2 m) for m classes. The better conditioned
-    K + s I is, the fewer iterations: at most about ten for the shift n^(3/4) of the CKCE. Memory O(n (rank + c)).
+    with c vectors, a sweep over all pairs and n^2 c multiply-adds: O(n^2 m) for m classes. The shift n^(3/4) of the
+    CKCE takes at most about ten iterations; worse conditioned systems take more. Memory O(n (rank + c)).
 
     Parameters
     ----------
     tol : float, optional
-        In `kcalib.ckce` the bound of the error of the value, relative to the value or to 1e-6 of the largest possible
-        one, whichever is larger; default 1e-8, for float32 1e-3. In `kcalib.solvers.solve` the largest residual of a
-        column, relative to the norm of its right side; default 1e-10, or none if there is an ``accept``. With both, the
-        iteration stops at the one that is met first.
+        In `kcalib.ckce` the bound of the error of the value, relative to the larger of the value and 1e-6 of the
+        largest possible value; default 1e-8, for float32 1e-3. In `kcalib.solvers.solve` the largest residual of a
+        column, relative to the norm of its right side; default 1e-10, or none if ``accept`` is given. With both, the
+        first one that is satisfied ends the iteration.
     rank : int, optional
         Columns of K in the preconditioner, 0 for none. By default n / 50, at most 400, and fewer if these leave out
         only a small part of s.
     products : {"auto", "float64", "float32"}
-        Arithmetic of the products with K. With "float32" the residual is recomputed in float64 before rounding errors
-        matter: the solution is as exact, but takes more iterations. "auto": float64, and float32 for last products
-        whose errors do not matter.
+        Precision of the products with K. With "float32" the residual is recomputed in float64 before rounding errors
+        matter: equal accuracy with more iterations. "auto": float64, and float32 for the last products, whose errors do
+        not matter.
     max_iterations : int
-        Iterations, at least 1, after which the best solution is returned.
+        Largest number of iterations, at least 1; the best solution is returned.
     seed : int, optional
-        Seed of the preconditioner's random pivots, at least 0. None draws one, which the result reports.
+        Seed of the preconditioner's random pivots, at least 0. By default a seed is drawn; the result reports it.
 
     Examples
     --------
@@ -182,7 +181,7 @@ def memory_of_cg(n: int, c: int, rank: int) -> int:
 
 @dataclass(frozen=True)
 class _Iterate:
-    """A solution, with residuals of float64 products."""
+    """A solution, with residuals computed in float64."""
 
     values: Array
     residuals: Array
@@ -201,19 +200,19 @@ class _Iteration:
         self.system, self.tol = system, system.resolve_tolerance(method.tol)
         self.max_iterations = method.max_iterations
         self.products = "float64" if method.products == "auto" else method.products
-        self.may_round = method.products == "auto"  # whether last products may be in float32
+        self.may_round = method.products == "auto"  # whether the last products may be in float32
         self.right_sides = right_sides
         self.scales = linalg.column_norms(right_sides)
         self.values = xp.zeros_like(right_sides)
         self.residuals = xp.asarray(right_sides, copy=True)
         self.largest = 0.0  # lower bound of the norm of K + s I
-        self.errors = np.zeros(len(self.scales))  # about the largest rounding errors of the residuals
+        self.errors = np.zeros(len(self.scales))  # approximate largest rounding errors of the residuals
         self.history: list[float] = []
         self.iterations = 0
         self._assess()
-        # Directions, their products with K + s I, and the Cholesky root of the products' inner products with them.
+        # Directions, their products with K + s I, and the Cholesky root of the inner products of both.
         self.last: tuple[Array, Array, Array] | None = None
-        # The best iterate whose residual was recomputed.
+        # The best iterate with a recomputed residual.
         self.best = _Iterate(self.values, self.residuals, 0, False, self.verdict)
         self.best_relative = math.inf
         self.last_relative = math.inf if self.products == "float64" else self.relative  # at the last recomputation
@@ -242,7 +241,7 @@ class _Iteration:
         return shifted_product(self.operator, vectors, self.shift, dtype)
 
     def _next_directions(self) -> Array | None:
-        """Return an orthonormal basis of the next directions; None if there is none beyond rounding."""
+        """Return an orthonormal basis of the next directions, or None if only rounding errors remain."""
         news = self.residuals if self.preconditioner is None else self.preconditioner(self.residuals)
         if self.last is not None:
             directions, images, curvature = self.last
@@ -276,8 +275,8 @@ class _Iteration:
         self._assess()
 
     def _images(self, directions: Array) -> tuple[Array, float]:
-        """Return (K + s I) P, and the size of its error if that was measured, else 0."""
-        # Expect the residual to fall as it just did; lengths are at most its norm over the shift.
+        """Return (K + s I) P, and the size of its error if measured, else 0."""
+        # Expect the residual to fall as in the last step; lengths are at most its norm over the shift.
         expected = self.history[-1] ** 2 / self.history[-2] if len(self.history) > 1 else math.inf
         if self.may_round and expected <= self._target():
             size = max(expected, self.tol or 0.0)
@@ -292,12 +291,12 @@ class _Iteration:
         return self._product(directions, self.products), 0.0
 
     def _target(self) -> float:
-        """Return about the relative residual that is good enough; 0 if unknown."""
+        """Return about the relative residual that is accurate enough; 0 if unknown."""
         needed = 0.0 if self.verdict is None else self.verdict.needed
         return max(self.tol or 0.0, self.relative * needed)
 
     def _measure_error(self, directions: Array, images: Array) -> float:
-        """Return about the norm of the error of a product, from some of its rows."""
+        """Return about the norm of the error of a product, from some rows."""
         n = len(directions)
         rows = np.unique(np.linspace(0, n - 1, CHECKED_ROWS).astype(np.int64))
         at = arrays.like(rows, directions)
@@ -306,7 +305,7 @@ class _Iteration:
         return CHECK_SAFETY * linalg.norm(exact - images[at]) * math.sqrt(n / len(rows))
 
     def _curvature_root(self, matrix: Array) -> Array | None:
-        """Return L of P^T (K + s I) P = L L^T; None where rounding hides that it is positive."""
+        """Return L of P^T (K + s I) P = L L^T, or None if rounding makes it indefinite."""
         matrix = (matrix + matrix.T) / 2
         try:
             return linalg.cholesky(matrix)
@@ -322,7 +321,7 @@ class _Iteration:
         )
 
     def _restart(self) -> None:
-        """Forget the directions, and start again from the residual."""
+        """Discard the directions, and restart from the residual."""
         self.last, self.history = None, self.history[-1:]
 
     def _recompute(self) -> bool:
@@ -339,7 +338,7 @@ class _Iteration:
         return gains
 
     def _assess(self) -> None:
-        """Set the relative residual and whether it is good enough; call this once for each residual."""
+        """Set the relative residual and whether it is accurate enough; call once for each residual."""
         self.relative = relative_residual(self.residuals, self.scales)
         self.history.append(self.relative)
         self.is_good, self.verdict = self.system.assess(self.tol, self.values, self.residuals, self.relative)
@@ -356,7 +355,7 @@ class _Iteration:
 
 
 def _orthonormalize(vectors: Array) -> Array | None:
-    """Return an orthonormal basis of the space of the columns, twice by their Gram matrix; None for zeros."""
+    """Return an orthonormal basis of the space of the columns, by two Gram matrices; None for zeros."""
     for threshold in (DEPENDENT, 0.5):
         sizes = linalg.column_norms(vectors)
         columns = np.flatnonzero(sizes > 0)
@@ -372,15 +371,15 @@ def _orthonormalize(vectors: Array) -> Array | None:
 
 
 def _block_on_host(matrix: Array) -> Array:
-    """Return a matrix of the size of a block on the host, unless it is large and on a GPU."""
+    """Return a block-sized matrix on the host, unless it is large and on a GPU."""
     return arrays.to_host(matrix) if len(matrix) <= BLOCK_ON_HOST else matrix
 
 
 def _solve_block(root: Array, right: Array) -> Array:
-    """Return (L L^T)^-1 right, of the size of a block, on the device of L."""
+    """Return (L L^T)^-1 right, block-sized, on the device of L."""
     return linalg.cholesky_solve(root, arrays.to_host(right) if arrays.is_host(root) else right)
 
 
 def _spectral_norm(matrix: Array) -> float:
-    """Return the spectral norm of a matrix that is symmetric to rounding."""
+    """Return the spectral norm of a matrix that is symmetric up to rounding."""
     return float(np.max(np.abs(arrays.to_host(linalg.eigvalsh((matrix + matrix.T) / 2)))))

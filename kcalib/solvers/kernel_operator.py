@@ -1,8 +1,8 @@
-"""Define the symmetric positive semi-definite matrices that solvers take, by their products.
+"""Symmetric positive semi-definite matrices for solvers, defined by their products.
 
-`KernelOperator` is K_ij = k(x_i, x_j) of points, a pair problem whose features are 1; `DenseOperator` is a matrix in
-memory. Both, and operators of users, have the members of `SymmetricOperator`. Solvers see NumPy arrays, or CuPy arrays
-for points and matrices on an NVIDIA GPU. Points on other devices stay there, but vectors and products are NumPy arrays.
+`KernelOperator` is K_ij = k(x_i, x_j), a pair problem with features 1; `DenseOperator` is a matrix in memory. Both, and
+custom operators, implement `SymmetricOperator`. Solvers see NumPy arrays, or CuPy arrays for points and matrices on an
+NVIDIA GPU. Points on other devices stay there, with vectors and products as NumPy arrays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ASYMMETRY = 1e-10  # of a dense matrix, relative to its largest entry
 
 
 class SymmetricOperator(Protocol):
-    """What solvers need of a symmetric positive semi-definite matrix K; objects of any class may have it.
+    """Protocol of a symmetric positive semi-definite matrix K for solvers.
 
     Arrays are NumPy arrays, or CuPy arrays if the right sides are on a GPU.
     """
@@ -67,12 +67,12 @@ class KernelOperator:
 
     @property
     def name(self) -> str:
-        """Return the name of the backend that computes."""
+        """Return the name of the backend."""
         return self._backend.name
 
     @property
     def reason(self) -> str:
-        """Return why that backend was chosen."""
+        """Return the reason for that backend."""
         return self._backend.reason
 
     @property
@@ -110,7 +110,7 @@ class KernelOperator:
         return arrays.namespace(values).broadcast_to(values, (self.n,))
 
     def gram(self, feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the Gram matrix of features and columns, of samples in host memory, computed where products are."""
+        """Return the Gram matrix of features and columns of samples in host memory, computed by the backend."""
         if self._backend.parallel is not None:
             return self._backend.parallel.gram(self._backend, feature_map, columns)
         return gram(feature_map, points, columns, threads=self._threads)
@@ -130,7 +130,7 @@ class KernelOperator:
 
     @cached_property
     def _single(self) -> Backend:
-        """Return the backend with points and kernel in float32, if that is faster."""
+        """Return a backend in float32, if that is faster."""
         return in_single_precision(self._backend)
 
     def __repr__(self) -> str:
@@ -175,39 +175,39 @@ def kernel_operator(
     threads: int | None = None,
     backend: str | None = None,
 ) -> KernelOperator:
-    """Return the matrix of a kernel between points, never stored, for `solve` and `pivoted_cholesky`.
+    """Return the kernel matrix of points, without storing it, for `solve` and `pivoted_cholesky`.
 
     .. math:: K_{ij} = k(x_i, x_j)
 
-    A product with c vectors takes the time of one sweep over the pairs and of n^2 c multiply-adds, and O(n (m + c))
-    memory; for binary predictions with exponential and Matern kernels O(n log n + n c).
+    A product with c vectors takes one sweep over the pairs and n^2 c multiply-adds, and O(n (m + c)) memory; for binary
+    predictions with exponential and Matern kernels O(n log n + n c).
 
     Parameters
     ----------
     points : array_like, shape (n, m)
-        Predicted probabilities, or any other points. For CuPy arrays and CUDA tensors vectors, tiles and diagonal are
-        CuPy arrays on their GPU.
+        Predicted probabilities, or other points. For CuPy arrays and CUDA tensors vectors, tiles and diagonal are CuPy
+        arrays on their GPU.
     kernel : Kernel or None
-        One of `kcalib.kernels` (default `kcalib.kernels.Exponential`); the median distance replaces a bandwidth None.
+        One of `kcalib.kernels` (default `kcalib.kernels.Exponential`); a bandwidth None is the median distance.
     dtype : {"float64", "float32"}, optional
-        Arithmetic of the kernel; float64 by default.
+        Precision of the kernel; float64 by default.
     threads : int, optional
         Number of threads.
     backend : {"sorted", "cpu", "cuda", "array-api"}, optional
-        Which backend of the pair engine computes; by default the fastest exact one.
+        The backend of the pair engine; by default the fastest exact one.
 
     Returns
     -------
     KernelOperator
-        With `n`, ``matmul(vectors, dtype="float64")``, ``tile(rows, columns)``, ``diagonal()``, the `kernel` with its
-        bandwidths as numbers, and `name`, `reason` and `threads` of the pair engine's backend.
+        `n`, ``matmul(vectors, dtype="float64")``, ``tile(rows, columns)``, ``diagonal()``, the `kernel` with numeric
+        bandwidths, and `name`, `reason` and `threads` of the backend.
 
     Raises
     ------
     TypeError, ValueError
-        If `points` are not numbers, or `kernel` is none of `kcalib.kernels`; if `points` are not finite or not of two
-        dimensions, or have no rows; if `dtype` or `backend` is unknown, or `backend` cannot take the points; if the
-        median heuristic finds no bandwidth.
+        If `points` are not numbers, or `kernel` is not one of `kcalib.kernels`; if `points` are not finite, not of two
+        dimensions, or have no rows; if `dtype` or `backend` is unknown, or `backend` does not support the points; if
+        the median heuristic finds no bandwidth.
 
     Warns
     -----
@@ -231,7 +231,7 @@ def kernel_operator(
 
 
 def as_operator(operator: Any) -> SymmetricOperator:
-    """Return an operator as it is, and a dense matrix as an operator."""
+    """Return an operator unchanged, and a dense matrix as an operator."""
     missing = [name for name in MEMBERS if not hasattr(operator, name)]
     if missing and (isinstance(operator, (list, tuple)) or hasattr(operator, "shape")):
         return DenseOperator(_check_matrix(as_numpy_or_cupy(operator, "operator")))
@@ -244,7 +244,7 @@ def as_operator(operator: Any) -> SymmetricOperator:
 
 
 def reference_of(operator: SymmetricOperator) -> Array | None:
-    """Return an array on the device of the operator's vectors; None for an operator of the user's."""
+    """Return an array on the device of the operator's vectors; None for a custom operator."""
     return operator.reference if isinstance(operator, (KernelOperator, DenseOperator)) else None
 
 
@@ -268,7 +268,7 @@ def check_same_device(array: Array, reference: Array, noun: str, operator: Symme
 
 
 def as_numpy_or_cupy(values: Any, name: str) -> Array:
-    """Return a CuPy array of what is on an NVIDIA GPU, else a NumPy array."""
+    """Return a CuPy array for arrays on an NVIDIA GPU, else a NumPy array."""
     array = arrays.as_array(values, name)
     return array if arrays.is_cuda(array) else arrays.to_host(array)
 

@@ -1,9 +1,9 @@
-r"""Solve shifted Kronecker systems (A (x) B + s I) x = b from decompositions of A and B: O(n^3), not O(n^6).
+r"""Solve shifted Kronecker systems (A (x) B + s I) x = b by decomposing A and B: O(n^3), not O(n^6).
 
-For X, C with the entries of x, b in rows this is :math:`A X B^\top + s X = C`. Symmetric matrices are diagonalised,
-:math:`A = U \operatorname{diag}(l) U^\top`, :math:`B = V \operatorname{diag}(m) V^\top`, so that
-:math:`(U^\top X V)_{ij} = (U^\top C V)_{ij} / (l_i m_j + s)`; general ones have complex Schur forms, whose triangular
-system is solved column by column. `kcalib.regression.KKR` uses `eigendecomposition` and `quotients`.
+With X, C the entries of x, b in rows this is :math:`A X B^\top + s X = C`. Symmetric matrices are diagonalised,
+:math:`A = U \operatorname{diag}(l) U^\top`, :math:`B = V \operatorname{diag}(m) V^\top`, so that :math:`(U^\top X
+V)_{ij} = (U^\top C V)_{ij} / (l_i m_j + s)`. Others have complex Schur forms, and the triangular system is solved
+column by column.
 
 Arrays on an NVIDIA GPU are decomposed there, and solutions stay there; Schur forms are on the host only.
 """
@@ -32,11 +32,11 @@ EPSILON = float(np.finfo(np.float64).eps)
 class KroneckerSolution(Summarized):
     """Solution of (A (x) B + s I) x = b, for one shift s or a path of them."""
 
-    values: Array  #: x, float64, of the shape of b; for a path of shifts with one more axis before
+    values: Array  #: x, float64, of the shape of b; a path of shifts adds a first axis
     shift: float | np.ndarray  #: s, float64
-    relative_residual: float | np.ndarray  #: norm of the residual over that of b, the largest over all b; of each shift
+    relative_residual: float | np.ndarray  #: largest norm of a residual relative to its b; for each shift
     method: str  #: "eigendecompositions" or "schur"
-    truncated: tuple[int, int]  #: numbers of eigenvalues of A and of B below rounding, which are replaced by 0
+    truncated: tuple[int, int]  #: numbers of eigenvalues of A and of B that are below rounding and replaced by 0
 
     def __repr__(self) -> str:
         return (
@@ -46,7 +46,7 @@ class KroneckerSolution(Summarized):
 
 
 class Eigensystem(NamedTuple):
-    """Eigenvalues and eigenvectors of a symmetric matrix, ascending."""
+    """Eigenvalues and eigenvectors of a symmetric matrix, in ascending order."""
 
     values: Array  # shape (n,)
     vectors: Array  # in columns, shape (n, n)
@@ -73,7 +73,7 @@ class _Form(NamedTuple):
 
 
 class Kronecker:
-    """The decomposition of A (x) B that `kronecker` returns."""
+    """A decomposition of A (x) B, made by `kronecker`."""
 
     def __init__(self, left: Array, right: Array | None) -> None:
         self._left, self._right = left, left if right is None else right
@@ -101,32 +101,31 @@ class Kronecker:
     def solve(self, right_sides: Any, shift: Any) -> KroneckerSolution:
         r"""Solve (A (x) B + s I) x = b, for one shift or several.
 
-        Time for each shift and right side: O(n_a n_b (n_a + n_b)); memory a few times that of the solutions.
+        Time for each shift and right side: O(n_a n_b (n_a + n_b)); memory a few times the solutions.
 
         Parameters
         ----------
         right_sides : array_like, shape (n_a n_b,), (n_a n_b, c) or (n_a, n_b)
-            b; one vector, c vectors in columns, or one vector as the matrix C, ``C.reshape(-1)`` (row after row), of
-            the equation :math:`A X B^\top + s X = C`. If any of it, A and B is on an NVIDIA GPU, the others are copied
+            b: one vector, c vectors in columns, or one vector as the matrix C (``C.reshape(-1)``, row by row) of the
+            equation :math:`A X B^\top + s X = C`. If one of A, B and b is on an NVIDIA GPU, the others are copied
             there.
         shift : float or array_like, shape (k,)
-            s, a finite number for which the system is regular; an array is a path of shifts.
+            s, a finite number for which the system is not singular; an array is a path of shifts.
 
         Returns
         -------
         KroneckerSolution
-            With `values` of the shape of `right_sides`, for a path of shape (k, ...); on the GPU if A, B or
-            `right_sides` are.
+            `values` of the shape of `right_sides`, or (k, ...) for a path; on the GPU if A, B or `right_sides` are.
 
         Raises
         ------
         TypeError
-            If an argument is not made of real numbers.
+            If an argument does not contain real numbers.
         NotImplementedError
-            If A or B is not symmetric, and `right_sides` on a GPU.
+            If A or B is not symmetric, and `right_sides` are on a GPU.
         ValueError
-            If `right_sides` has another shape or is not finite; if a shift is not finite; if the system is singular,
-            to rounding, for one of the shifts.
+            If `right_sides` has a wrong shape or is not finite; if a shift is not finite; if the system is singular, up
+            to rounding, for a shift.
         """
         n_a, n_b = len(self._left), len(self._right)
         original, array = right_sides, check_real(as_numpy_or_cupy(right_sides, "right_sides"), "right_sides")
@@ -190,7 +189,7 @@ class Kronecker:
         xp = arrays.namespace(left)
         products = left[:, None] * right[None, :]
         sums = xp.abs(products + shift)
-        # The error of an eigenvalue is some n eps times the norm, and matters where product and shift cancel.
+        # The error of an eigenvalue is a few n eps times the norm, and matters if product and shift cancel.
         a, b = (float(xp.linalg.norm(matrix)) for matrix in (self._left, self._right))
         rounding = max(len(left), len(right)) * EPSILON
         error = rounding * (a * xp.abs(right)[None, :] + b * xp.abs(left)[:, None])
@@ -211,31 +210,31 @@ class Kronecker:
 
 @on_their_gpu
 def kronecker(left: Any, right: Any = None) -> Kronecker:
-    r"""Decompose A and B once, to solve (A (x) B + s I) x = b for any b and s.
+    r"""Decompose A and B once, to solve (A (x) B + s I) x = b for many b and s.
 
     .. math:: (A \otimes B + s I)\, \operatorname{vec}(X) = \operatorname{vec}(C) \iff A X B^\top + s X = C
 
-    with vec stacking rows, as ``C.reshape(-1)`` does. Symmetric A and B are diagonalised; eigenvalues below
-    :math:`n \epsilon |l|_{\max}` are replaced by 0, and counted in the result. Otherwise complex Schur forms are used
-    [1]_. Time O(n_a^3 + n_b^3), memory O(n_a^2 + n_b^2); the Kronecker product is never formed.
+    with vec stacking rows, as in ``C.reshape(-1)``. Symmetric A and B are diagonalised; eigenvalues below :math:`n
+    \epsilon |l|_{\max}` are replaced by 0, and counted in the result. Otherwise complex Schur forms are used [1]_. Time
+    O(n_a^3 + n_b^3), memory O(n_a^2 + n_b^2); the Kronecker product is not formed.
 
     Parameters
     ----------
     left : array_like, shape (n_a, n_a)
         A, real.
     right : array_like, shape (n_b, n_b), optional
-        B, real; A by default, which is then decomposed once. If one of A and B is on an NVIDIA GPU, the other is copied
-        there.
+        B, real; A by default, which is then decomposed only once. If one of A and B is on an NVIDIA GPU, the other is
+        copied there.
 
     Returns
     -------
     Kronecker
-        With ``solve(right_sides, shift)``, `method`, `truncated` and `shape`.
+        Has ``solve(right_sides, shift)``, `method`, `truncated` and `shape`.
 
     Raises
     ------
     TypeError
-        If a matrix is not made of real numbers.
+        If a matrix does not contain real numbers.
     ValueError
         If a matrix is not square, not finite, or empty.
     NotImplementedError
@@ -267,12 +266,12 @@ def kronecker(left: Any, right: Any = None) -> Kronecker:
 
 
 def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Eigensystem:
-    """Decompose a symmetric matrix by divide and conquer (syevd); 3 n^2 numbers in all on the host with `overwrite`."""
+    """Decompose a symmetric matrix by divide and conquer (syevd); takes 3 n^2 numbers on the host with `overwrite`."""
     return Eigensystem(*linalg.eigh(matrix, overwrite=overwrite))
 
 
 def largest(values: Array) -> float:
-    """Return the largest of numbers >= 0; 0 if there are none."""
+    """Return the largest of non-negative numbers, or 0 if there are none."""
     return float(arrays.namespace(values).max(values)) if values.size else 0.0
 
 
@@ -296,9 +295,9 @@ def _triangular_form(matrix: np.ndarray) -> _Form:
 
 
 def _solve_triangles(d: np.ndarray, left: np.ndarray, right: np.ndarray, shift: float) -> np.ndarray:
-    """Solve S Y T^T + s Y = D for a stack of matrices D, where S and T are upper triangular.
+    """Solve S Y T^T + s Y = D for a stack of matrices D, with upper triangular S and T.
 
-    From the last column on, (T_jj S + s I) y_j = d_j - S sum_{k > j} T_jk y_k.
+    From the last column backward, (T_jj S + s I) y_j = d_j - S sum_{k > j} T_jk y_k.
     """
     y = np.empty(d.shape, dtype=complex)
     identity = np.eye(len(left))
@@ -316,7 +315,7 @@ def _is_symmetric(matrix: Array) -> bool:
 
 
 def _relative_norm(residuals: Array, b: Array) -> float:
-    """Return the largest norm of a residual relative to its right side; absolute where that is 0."""
+    """Return the largest norm of a residual relative to its right side; absolute if that is 0."""
     xp = arrays.namespace(b)
     norms, scales = (xp.sqrt(xp.sum(a * a, axis=(1, 2))) for a in (residuals, b))
     return largest(norms / xp.where(scales > 0, scales, 1.0))

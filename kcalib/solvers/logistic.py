@@ -1,8 +1,8 @@
-"""Fit softmax and logistic regressions: vector, matrix, Platt scaling, Dirichlet and beta calibration.
+"""Fit softmax and logistic regressions, for recalibrators.
 
-`Regression` computes the penalised mean log loss, its gradient, and products with its Hessian, in one pass over blocks
-of samples. `minimise` hands these to SciPy's trust-region method, in coordinates that make the Hessian of each class's
-parameters the identity.
+`Regression` computes the penalised mean log loss, its gradient, and products with its Hessian, in blocks of samples.
+`minimise` uses SciPy's trust-region method, in coordinates that make the Hessian of the parameters of each class the
+identity.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 from kcalib._backend.threads import one_blas_thread
 
-TOLERANCES = (1e-2, 1e-7)  # of the scaled gradient; the Hessians of the classes are taken anew in between
+TOLERANCES = (1e-2, 1e-7)  # of the scaled gradient; the class Hessians are recomputed in between
 MAX_ITERATIONS = 100
-BLOCK_ENTRIES, MIN_BLOCK = 2**16, 256  # probabilities that stay in the cache, and samples of long enough rows
-MAX_HESSIAN_ENTRIES = 2**23  # of the Hessians of the classes; beyond, all classes share their mean
-MIN_CURVATURE = 1e-10  # beside the largest of a class
+BLOCK_ENTRIES, MIN_BLOCK = 2**16, 256  # probabilities that fit in the cache, and the smallest number of samples
+MAX_HESSIAN_ENTRIES = 2**23  # of the class Hessians; beyond, all classes share their mean
+MIN_CURVATURE = 1e-10  # relative to the largest of a class
 START_SCALES = np.concatenate([[1.0], np.logspace(-4, 0, 25)[:-1]])
 START_SAMPLES = 1000
-FLAT = 1e-150  # square root of a second derivative that says nothing: products of two inverses would overflow
-SINGULAR = 1e-12  # eigenvalues of a scaled Hessian, beside the largest, that say nothing
-MAX_SCALED_GRADIENT = 1e-5  # of convergence: the loss is nearly half its square above the lowest
+FLAT = 1e-150  # square root of a negligible second derivative: products of two inverses would overflow
+SINGULAR = 1e-12  # relative size of negligible eigenvalues of a scaled Hessian
+MAX_SCALED_GRADIENT = 1e-5  # at convergence: the loss exceeds its minimum by about half its square
 
 
 class Minimum(NamedTuple):
-    """Where the penalised loss is lowest."""
+    """The minimum of the penalised loss."""
 
     parameters: np.ndarray  # shape: (m, r)
     n_iterations: int
@@ -37,18 +37,19 @@ class Minimum(NamedTuple):
 
 @dataclass(eq=False)
 class Regression:
-    """A regression of labels on features that is linear in parameters of shape (m, r)."""
+    """A regression of labels on features, linear in parameters of shape (m, r)."""
 
-    # (r, n) for all classes, or r arrays of shape (m, n), one number of each for each class; the last are 1. Samples
-    # are the last axis, so that sums over few classes are sums of long rows.
+    # (r, n) for all classes, or r arrays of shape (m, n) with separate values for each class; the last are 1. Samples
+    # are
+    # the last axis, so that sums over few classes run along long rows.
     features: np.ndarray | tuple[np.ndarray, ...]
     targets: np.ndarray  # labels (n,) of a softmax, or shares of m independent events (m, n)
     weight: np.ndarray  # shape: (n,)
-    identity: np.ndarray  # parameters that change nothing
+    identity: np.ndarray  # parameters of the identity map
     penalty: np.ndarray | float = 0.0  # of the squared distance of each parameter from the identity
     free: np.ndarray | bool = True  # which parameters are fitted
     _probabilities: tuple[bytes, list[np.ndarray]] = field(default=(b"", []), init=False)
-    _parts: list[tuple[np.ndarray, ...]] = field(default_factory=list, init=False)  # features of the blocks, contiguous
+    _parts: list[tuple[np.ndarray, ...]] = field(default_factory=list, init=False)  # features of blocks, contiguous
 
     def __post_init__(self) -> None:
         self._parts = [
@@ -65,11 +66,11 @@ class Regression:
 
     @property
     def is_softmax(self) -> bool:
-        """Whether each sample has one of the classes."""
+        """Whether each sample has exactly one of the classes."""
         return self.targets.ndim == 1
 
     def compute_logits(self, parameters: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
-        """Return what the softmax or the sigmoids are taken of, shape (m, n)."""
+        """Return the inputs of the softmax or the sigmoids, shape (m, n)."""
         return self._sum_products(parameters, self._features_of(rows))
 
     def _features_of(self, rows: slice) -> tuple[np.ndarray, ...]:
@@ -99,7 +100,7 @@ class Regression:
         return losses, np.where(logits < 0, small, 1.0) / (1 + small)
 
     def mean_losses(self, parameters: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
-        """Return the mean log loss without penalty, of each event if these are independent."""
+        """Return the mean log loss without penalty, for each event if these are independent."""
         losses = [
             self.losses(self.compute_logits(parameters, part), part)[0] @ self.weight[part]
             for part in self.blocks(rows)
@@ -107,7 +108,7 @@ class Regression:
         return np.asarray(sum(losses) / self.weight[rows].sum())
 
     def value_and_gradient(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the penalised mean log loss and its gradient, and keep the probabilities for Hessian products."""
+        """Return the penalised mean log loss and its gradient, and store the probabilities for Hessian products."""
         value, gradient, probabilities = 0.0, np.zeros_like(parameters), []
         for rows, part in zip(self.blocks(), self._parts, strict=True):
             losses, q = self.losses(self._sum_products(parameters, part), rows)
@@ -128,7 +129,7 @@ class Regression:
         return np.asarray((q - self.targets[:, rows]) * self.weight[rows])
 
     def hessian_product(self, parameters: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        """Return the penalised Hessian times a direction, whose logits the features give, too."""
+        """Return the penalised Hessian times a direction."""
         product = np.zeros_like(direction)
         for rows, part, q in zip(self.blocks(), self._parts, self.probabilities(parameters), strict=True):
             slopes = self._sum_products(direction, part)
@@ -145,7 +146,7 @@ class Regression:
         return self._probabilities[1]
 
     def class_hessians(self, parameters: np.ndarray) -> np.ndarray:
-        """Return the penalised Hessian of each class's parameters, (m, r, r), or their mean, (1, r, r)."""
+        """Return the penalised Hessian of the parameters of each class, (m, r, r), or their mean, (1, r, r)."""
         curvatures = [
             q * (1 - q) * self.weight[rows]
             for rows, q in zip(self.blocks(), self.probabilities(parameters), strict=True)
@@ -158,7 +159,7 @@ class Regression:
         return hessians + penalty[:, :, None] * np.eye(parameters.shape[1])
 
     def second_moments(self, weights: list[np.ndarray]) -> np.ndarray:
-        """Return means of products of features with weights, of each class, from blocks of shape (m, n)."""
+        """Return weighted second moments of the features for each class, from blocks of shape (m, n)."""
         total: Any = 0.0
         for part, block in zip(self._parts, weights, strict=True):
             if isinstance(self.features, np.ndarray):
@@ -170,9 +171,9 @@ class Regression:
         return np.asarray(total / self.n)
 
     def choose_start(self) -> np.ndarray:
-        """Return the identity with its slopes times the number that has the lowest loss, for each event.
+        """Return the identity with its slopes times the factor with the lowest loss, for each event.
 
-        Scores that are too large would hide by certain predictions that some of them are wrong: Hessians would be 0.
+        With too large scores, wrong predictions would be certain, and Hessians 0.
         """
         rows = slice(None, None, max(1, self.n // START_SAMPLES))
         starts = [np.concatenate([s * self.identity[:, :-1], self.identity[:, -1:]], axis=1) for s in START_SCALES]
@@ -186,7 +187,7 @@ class Regression:
         return np.stack([*sums, residuals.sum(axis=1)], axis=1)
 
     def blocks(self, rows: slice = slice(None)) -> Iterator[slice]:
-        """Give parts of the samples, whose sums are added in this order."""
+        """Yield blocks of the samples, whose sums are added in this order."""
         step = max(MIN_BLOCK, BLOCK_ENTRIES // len(self.identity))
         first, last, stride = rows.indices(self.n)
         for begin in range(first, last, step * stride):
@@ -195,7 +196,7 @@ class Regression:
 
 @one_blas_thread()
 def minimise(regression: Regression, start: np.ndarray | None = None) -> Minimum:
-    """Return the lowest point of the penalised loss, by Newton steps that conjugate gradients solve for."""
+    """Return the minimum of the penalised loss, by Newton steps solved by conjugate gradients."""
     import scipy.optimize
 
     place = regression.choose_start() if start is None else start
@@ -230,7 +231,7 @@ def minimise(regression: Regression, start: np.ndarray | None = None) -> Minimum
 
 
 def _inverse_roots(hessians: np.ndarray, free: np.ndarray | bool) -> np.ndarray:
-    """Return C with C H C^T = 1 for each Hessian, nearly where it is singular; rows of parameters not free are 0."""
+    """Return C with C H C^T = I for each Hessian (approximate if singular); rows of fixed parameters are 0."""
     free = np.broadcast_to(free, hessians.shape[:2])
     hessians = hessians * free[:, :, None] * free[:, None, :]
     largest = hessians.diagonal(axis1=1, axis2=2).max(axis=1)
@@ -239,7 +240,7 @@ def _inverse_roots(hessians: np.ndarray, free: np.ndarray | bool) -> np.ndarray:
 
 
 def invert(hessian: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return the pseudo-inverse of a symmetric matrix, and whether it is singular; units of parameters cancel."""
+    """Return the scaled pseudo-inverse of a symmetric matrix, and whether it is singular."""
     scale = np.sqrt(np.maximum(np.diag(hessian), 0.0))
     inverse_scale = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > FLAT)
     values, vectors = np.linalg.eigh(hessian * inverse_scale[:, None] * inverse_scale)

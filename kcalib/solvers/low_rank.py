@@ -1,11 +1,11 @@
-r"""Compute low-rank features F of a kernel, K ~ F F^T, and solve systems by F^T F alone.
+r"""Low-rank features F of a kernel, K ~ F F^T, and solutions of systems from F^T F.
 
-Blocks of rows of F are added up (`NormalEquations`) and never stored together. `FourierFeatures` are random, for
-Gaussian and linear kernels; `NystromFeatures` come from a random subset of the samples. A stored factor, such as that
-of the pivoted Cholesky decomposition, is a single block.
+Blocks of rows of F are added up (`NormalEquations`) and not stored. `FourierFeatures` are random, for Gaussian and
+linear kernels; `NystromFeatures` come from a random subset of the samples. A stored factor, such as that of the pivoted
+Cholesky decomposition, is a single block.
 
 Features and sums are on the device of the samples, the host or an NVIDIA GPU. Frequencies and landmarks are drawn on
-the host, so that they are the same for every library.
+the host, so that all array libraries have the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kcalib._pairs.problem import Term
 
 BLOCK_BYTES = 2**20  # a block of rows fits in the second-level cache
 DEVICE_BLOCK_BYTES = 2**27  # a larger block keeps a GPU busy
-SMALLEST_SHIFT = 1e-10  # relative to the trace of F^T F; rounding errors matter for smaller shifts
-SMALLEST_PIVOT = 1e-12  # relative to the largest entry of the landmarks' matrix; smaller pivots are mostly rounding
+SMALLEST_SHIFT = 1e-10  # relative to the trace of F^T F; rounding errors dominate for smaller shifts
+SMALLEST_PIVOT = 1e-12  # relative to the largest entry of the landmarks' matrix; smaller pivots are rounding errors
 JACKKNIFE_GROUPS = 10  # groups of frequencies
 Gram = Callable[[FeatureMap, np.ndarray, np.ndarray], np.ndarray]  # `_pairs.feature_sums.gram`, or its distributed form
 
@@ -54,14 +54,14 @@ class NormalEquations:
 
     @classmethod
     def from_gram(cls, gram: np.ndarray, columns: int) -> NormalEquations:
-        """Split the Gram matrix of (F, B), where B has so many `columns`."""
+        """Split the Gram matrix of (F, B), where B has this number of `columns`."""
         width = len(gram) - columns
         return cls(gram[:width, :width], gram[:width, width:], float(np.trace(gram[width:, width:])))
 
     def solution(self, shift: float, right_sides: Array | None = None) -> Array:
-        """Return (F^T F + shift I)^{-1} right_sides, shape (r, c); by default of F^T B.
+        """Return (F^T F + shift I)^{-1} right_sides, shape (r, c).
 
-        That is F^T (F F^T + shift I)^{-1} B.
+        By default for F^T B, which is F^T (F F^T + shift I)^{-1} B.
         """
         xp = arrays.namespace(self.gram)
         trace = float(xp.trace(self.gram))
@@ -75,7 +75,7 @@ class NormalEquations:
         return linalg.cholesky_solve(linalg.cholesky(shifted), self.cross if right_sides is None else right_sides)
 
     def rescale(self, scales: np.ndarray) -> NormalEquations:
-        """Return the sums for features times `scales`, which are on the host; leave out features of scale 0."""
+        """Return the sums for features times `scales`, on the host, without features of scale 0."""
         columns = np.flatnonzero(scales)
         factors, columns = arrays.like(scales[columns], self.gram), arrays.like(columns, self.gram)
         gram = self.gram[columns[:, None], columns] * (factors[:, None] * factors)
@@ -83,7 +83,7 @@ class NormalEquations:
 
 
 def row_blocks(n: int, width: int, array: Array | None = None) -> Iterator[slice]:
-    """Yield slices of n rows of `width` numbers, a megabyte each, or larger ones if `array` is on a GPU."""
+    """Yield slices of n rows of `width` numbers, of a megabyte each, or larger if `array` is on a GPU."""
     size = BLOCK_BYTES if array is None or arrays.is_host(array) else DEVICE_BLOCK_BYTES
     step = max(1, size // (8 * width))
     for begin in range(0, n, step):
@@ -98,7 +98,7 @@ class FourierFeatures:
     sqrt(c / D) [cos(w.x), sin(w.x)] is the mean over D such w.
     """
 
-    linear: float | None  # the root of the coefficient of <x, x'>; None without a linear term
+    linear: float | None  # the root of the coefficient of <x, x'>, or None
     frequencies: tuple[Array, ...]  # one of shape (d, D) for each Gaussian term
     amplitudes: tuple[float, ...]  # sqrt(c) of each
 
@@ -106,7 +106,7 @@ class FourierFeatures:
     def draw(
         cls, terms: tuple[Term, ...], dimension: int, n_frequencies: int, seed: int, points: Array | None = None
     ) -> FourierFeatures:
-        """Draw frequencies by Philox, the same for every array library, on the device of `points`."""
+        """Draw frequencies by Philox, equal for every array library, on the device of `points`."""
         random = np.random.Generator(np.random.Philox(seed))
         linear = 0.0
         frequencies, amplitudes = [], []
@@ -163,7 +163,7 @@ class FourierFeatures:
         )
 
     def without_group(self, group: int, n_groups: int, dimension: int) -> np.ndarray:
-        """Return scales of features that leave out every `n_groups`-th frequency and weight the others up."""
+        """Return scales of features that leave out every `n_groups`-th frequency and reweight the others."""
         is_kept = np.arange(self.n_frequencies) % n_groups != group
         scales = np.where(is_kept, np.sqrt(self.n_frequencies / max(1, is_kept.sum())), 0.0)
         linear = [np.ones(dimension)] if self.linear else []

@@ -1,10 +1,10 @@
-r"""Factorise K ~ F F^T from a few columns of K, by a partial Cholesky factorisation with pivots.
+r"""Factorise K ~ F F^T from a few columns of K, by partial Cholesky factorisation with pivots.
 
 After k steps the residual :math:`K - F F^\top` is positive semi-definite, zero in the rows and columns of the pivots,
 and its diagonal is known. The next pivot is drawn with probability proportional to that diagonal ("random":
-RPCholesky), or is its largest entry ("greedy"). Random pivots are proposed a block at a time, from the diagonal at the
-beginning of the block, and accepted so that they have the distribution of pivots drawn one at a time
-(`_accept_proposals`). Columns and diagonal are on the device of K, pivots and the square matrix of a block on the host.
+RPCholesky), or is its largest entry ("greedy"). Random pivots are proposed in blocks, from the diagonal at the start of
+the block, and accepted so that they have the distribution of pivots drawn one at a time (`_accept_proposals`). Columns
+and diagonal are on the device of K, pivots and block matrices on the host.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kcalib._pairs.statistics import cumulative_sum
 from kcalib.report.summary import Summarized
 from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator
 
-# An entry of the residual's diagonal below minus this, or minus this many epsilon, relative to the largest of K's
-# diagonal, shows that K is indefinite.
+# A diagonal entry of the residual below minus this, or minus this many epsilon, relative to the largest diagonal entry
+# of K, shows that K is indefinite.
 NEGATIVE, NEGATIVE_ROUNDINGS = 1e-8, 100
 EPSILON = float(np.finfo(np.float64).eps)
-# `to_rounding` stops at this trace of the residual, in epsilon times that of K, or where the newest columns have this
+# `to_rounding` stops at this trace of the residual, in epsilon times the trace of K, or if the newest columns have this
 # mean square, in rank times epsilon times the trace.
 ROUNDINGS, SMALL, NEWEST = 8, 0.25, 64
 
@@ -36,9 +36,9 @@ ROUNDINGS, SMALL, NEWEST = 8, 0.25, 64
 class LowRank(Summarized):
     """K ~ F F^T."""
 
-    factor: Array  #: F, float64, shape (n, rank); on the GPU of K, if K is on one
+    factor: Array  #: F, float64, shape (n, rank); on the GPU of K, if any
     pivots: np.ndarray  #: the chosen rows of K, in order, shape (rank,), in host memory
-    trace_residual: float  #: trace(K - F F^T), a bound of each eigenvalue of K - F F^T
+    trace_residual: float  #: trace(K - F F^T), a bound of the eigenvalues of K - F F^T
     rank: int  #: columns of F
 
     def __repr__(self) -> str:
@@ -66,33 +66,33 @@ def pivoted_cholesky(
     Parameters
     ----------
     operator : operator or array_like, shape (n, n)
-        K: what `kernel_operator` returns, a dense symmetric matrix, or any object with `n`, `matmul`, `tile` and
+        K: the result of `kernel_operator`, a dense symmetric matrix, or any object with `n`, `matmul`, `tile` and
         `diagonal`.
     rank : int
-        Columns of F, from 0 to n. F has fewer if `tol` is reached earlier, or K has a smaller rank.
+        Columns of F, from 0 to n. F has fewer if `tol` is reached earlier, or if K has a smaller rank.
     tol : float
         Stop when trace(K - F F^T) is at most `tol` times trace(K); 0 <= tol < 1.
     pivoting : {"random", "greedy"}
         The next column is drawn with probability proportional to the residual's diagonal, or is its largest entry.
         Random pivots have better bounds and are computed in blocks; greedy ones need no seed.
     block_size : int, optional
-        Random pivots that are proposed at a time, which matters for speed only. By default a tenth of `rank`, between 1
-        and 64. Greedy pivots come one at a time: leave it out.
+        Number of random pivots that are proposed together, which only affects speed. By default a tenth of `rank`,
+        between 1 and 64. Not for greedy pivots, which come one at a time.
     seed : int
         Seed of the random pivots.
 
     Returns
     -------
     LowRank
-        With `factor`, `pivots`, `trace_residual` (exact up to rounding) and `rank`.
+        `factor`, `pivots`, `trace_residual` (exact up to rounding) and `rank`.
 
     Raises
     ------
     TypeError
-        If `operator` is neither an operator nor numbers, or `rank`, `block_size` or `seed` is no integer.
+        If `operator` is neither an operator nor numeric, or `rank`, `block_size` or `seed` is not an integer.
     ValueError
-        If a matrix is not square, finite and symmetric; if it has a negative entry in the diagonal or a residual has
-        one, so that it is not positive semi-definite; if `rank`, `tol`, `pivoting` or `block_size` is out of range.
+        If a matrix is not square, finite and symmetric; if its diagonal or that of a residual has a negative entry, so
+        that it is not positive semi-definite; if `rank`, `tol`, `pivoting` or `block_size` is out of range.
 
     References
     ----------
@@ -135,8 +135,8 @@ def partial_cholesky(
 ) -> LowRank:
     """Return `pivoted_cholesky` of checked arguments.
 
-    With `to_rounding` stop where D = K - F F^T is small relative to the rounding errors of an eigendecomposition of
-    F^T F: by its trace, or by the squares of the newest columns. As pivots are drawn in proportion to the diagonal, the
+    With `to_rounding` stop when D = K - F F^T is small relative to the rounding errors of an eigendecomposition of F^T
+    F: by its trace, or by the squares of the newest columns. Since pivots are drawn in proportion to the diagonal, the
     mean square of a column is ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves, which is far
     below the trace if these decay slowly.
     """
@@ -181,7 +181,7 @@ def partial_cholesky(
 
 
 def automatic_block(rank: int) -> int:
-    """Return the number of pivots that are proposed at a time."""
+    """Return the number of pivots that are proposed together."""
     return min(64, max(1, rank // 10))
 
 
@@ -210,8 +210,9 @@ def _draw_rows(weights: Array, count: int, random: np.random.Generator) -> np.nd
 def _accept_proposals(square: np.ndarray, rounding: float, random: np.random.Generator) -> tuple[list[int], np.ndarray]:
     """Return which proposals become pivots, and the Cholesky factor of their part of the residual.
 
-    Accept a proposal with the ratio of its residual, given the pivots accepted before it, to its residual when it was
-    proposed: so pivots have the distribution of those drawn one at a time. Accept the first one unless it is rounding.
+    A proposal is accepted with probability equal to the ratio of its residual, given earlier accepted pivots, to its
+    residual when proposed: pivots then have the distribution of those drawn one at a time. The first one is always
+    accepted unless it is rounding.
     """
     initial_diagonal = np.diag(square).copy()
     root, accepted = np.zeros_like(square), list[int]()

@@ -1,6 +1,6 @@
-"""Define kernel ridge systems (K + s I) Z = B on checked data, and the base class of solvers.
+"""Kernel ridge systems (K + s I) Z = B on checked data, and the base class of solvers.
 
-A solution is good enough by its relative residual (`tol`), or because a *judge* of the caller accepts it. A judge sees
+A solution is accurate enough by its relative residual (`tol`), or if a *judge* of the caller accepts it. A judge sees
 each solution once, and its verdict is returned with the solution. The solvers are in `cholesky`, `conjugate_gradient`
 and `_solve`.
 """
@@ -20,15 +20,15 @@ from kcalib._backend.options import check_positive
 from kcalib._input.methods import Method
 from kcalib.solvers.kernel_operator import SymmetricOperator
 
-RESIDUAL_TOLERANCE = 1e-10  # default of `tol` where there is no judge
+RESIDUAL_TOLERANCE = 1e-10  # default of `tol` without a judge
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge returns about a solution."""
+    """The verdict of a judge on a solution."""
 
-    accepted: bool  # whether it is good enough
-    needed: float = 0.0  # about the share of the residual that would be good enough; 0 if unknown
+    accepted: bool  # whether the solution is accurate enough
+    needed: float = 0.0  # about the share of the residual that would be small enough; 0 if unknown
 
 
 Judge = Callable[[Array, Array], Verdict]  # takes Z and the residual R = B - (K + s I) Z, and changes neither
@@ -39,11 +39,11 @@ class RidgeSystem:
     """The system (K + shift I) Z = B, with checked arguments."""
 
     operator: SymmetricOperator
-    right_sides: Array  # B, float64, shape (n, c), where the operator's vectors lie
+    right_sides: Array  # B, float64, shape (n, c), on the device of the operator's vectors
     shift: float
     judge: Judge | None
     max_memory: float | None
-    factor: Array | None = None  # F, shape (n, rank), with K ~ F F^T, if the caller has one
+    factor: Array | None = None  # F, shape (n, rank), with K ~ F F^T, if known
 
     def resolve_tolerance(self, tol: float | None) -> float | None:
         """Return `tol`, or the default if there is no judge either."""
@@ -52,7 +52,7 @@ class RidgeSystem:
     def assess(
         self, tol: float | None, values: Array, residuals: Array, relative: float
     ) -> tuple[bool, Verdict | None]:
-        """Return whether a solution is good enough by `tol` or the judge, and the verdict of the judge if asked."""
+        """Return whether a solution is accurate enough by `tol` or the judge, and the verdict of the judge if asked."""
         tol = self.resolve_tolerance(tol)
         if tol is not None and relative <= tol:
             return True, None
@@ -76,15 +76,15 @@ class RidgeSystem:
 
 @dataclass(frozen=True, eq=False)
 class SolverResult:
-    """What a solver returns."""
+    """The result of a solver."""
 
     values: Array  # Z, shape (n, c)
-    residuals: Array  # B - (K + shift I) Z, from products in float64
-    converged: bool  # whether they are good enough
+    residuals: Array  # B - (K + shift I) Z, computed in float64
+    converged: bool  # whether these are small enough
     verdict: Verdict | None  # the judge's, if it was asked about these values
     method: str
-    reason: str  # why that method
-    memory: int  # bytes needed at most, beyond the arguments
+    reason: str  # for the method
+    memory: int  # peak memory in bytes, without the arguments
     iterations: int = 0
     rank: int = 0  # of the preconditioner
 
@@ -104,7 +104,7 @@ class Solver(Method):
 
     @abstractmethod
     def solve(self, system: RidgeSystem, reason: str) -> SolverResult:
-        """Return the solution; `reason` says why this method was chosen."""
+        """Return the solution; `reason` explains the choice of this method."""
 
 
 def relative_residual(residuals: Array, scales: np.ndarray) -> float:
@@ -113,5 +113,5 @@ def relative_residual(residuals: Array, scales: np.ndarray) -> float:
 
 
 def largest_ratio(sizes: np.ndarray, scales: np.ndarray) -> float:
-    """Return the largest of `sizes` over `scales`, leaving out scales of 0."""
+    """Return the largest ratio of `sizes` to `scales`, leaving out scales of 0."""
     return float(np.max(np.divide(sizes, scales, out=np.zeros_like(sizes), where=scales > 0), initial=0.0))

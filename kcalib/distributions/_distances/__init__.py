@@ -1,1 +1,1 @@
-"""Compute tables of distances between predicted distributions; called by `distances` and by `kcalib._packing`."""
+"""Tables of distances between predicted distributions; used by `distances` and `kcalib._packing`."""

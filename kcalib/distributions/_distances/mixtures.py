@@ -1,11 +1,11 @@
-r"""Compute Wasserstein distances between mixtures: transport between their components, of many pairs at once.
+r"""Wasserstein distances between mixtures, by optimal transport between their components, for many pairs at once.
 
-`wasserstein_table` is called by `distances.wasserstein_distance`, and by `kcalib._packing` for the metric "table" of
-`_pairs.problem.PairProblem`, where there are no points whose Euclidean distance it is.
+`distances.wasserstein_distance` uses `wasserstein_table`, and so does `kcalib._packing`, for the metric "table" of
+`_pairs.problem.PairProblem`, if the distance is not Euclidean.
 
-The distance of two normal components adds to that of their means the one of their covariances (Bures),
-:math:`\operatorname{tr} S + \operatorname{tr} S' - 2 \operatorname{tr} (S^{1/2} S' S^{1/2})^{1/2}` when squared. The
-three traces nearly cancel for similar matrices. With roots :math:`S = A A^T` and :math:`S' = B B^T` it is
+The squared distance of two normal components is that of their means plus the squared Bures distance of their
+covariances, :math:`\operatorname{tr} S + \operatorname{tr} S' - 2 \operatorname{tr} (S^{1/2} S' S^{1/2})^{1/2}`. These
+three traces nearly cancel for similar matrices. With roots :math:`S = A A^T` and :math:`S' = B B^T` the distance is
 :math:`\min_U \|A - B U\|_F^2` over orthogonal U, attained at the polar factor of :math:`B^T A`: a sum of squares.
 """
 
@@ -24,8 +24,8 @@ from kcalib._pairs.problem import Components
 from kcalib.distributions._distances.tables import fill_table
 from kcalib.distributions._distances.transport import cheapest, line_costs
 
-EQUAL = 1e-13  # weights that differ by less are equal: so little mass hardly costs
-PSD = 1e-10  # a covariance's eigenvalues may be negative by that share of the largest: rounding
+EQUAL = 1e-13  # difference below which weights are equal: the mass hardly changes the cost
+PSD = 1e-10  # relative size of negative eigenvalues of a covariance that are rounding errors
 
 
 def wasserstein_table(
@@ -36,7 +36,7 @@ def wasserstein_table(
     max_memory: float | None = None,
     threads: int | None = None,
 ) -> Array:
-    """Return the table of `wasserstein_distance` of mixtures: W_2 of single components, MW_order of others."""
+    """Return the table of `wasserstein_distance` of mixtures: W_2 for single components, MW_order otherwise."""
     sides = [_Mixtures.of(side, components.locations) for side in match_components(components, other)]
     left, right = sides[0], sides[-1]
     xp, (n, K, d), (n_others, L, _) = arrays.namespace(left.points), left.points.shape, right.points.shape
@@ -59,7 +59,7 @@ def wasserstein_table(
 
 
 def match_components(components: Components, other: Components | None) -> list[Components]:
-    """Return both in one family; raise a ValueError unless they are of one kind and dimension."""
+    """Return both in one family; raise a ValueError if kind or dimension differ."""
     if other is None:
         return [components]
     if components.locations.shape[2] != other.locations.shape[2]:
@@ -90,16 +90,16 @@ def _with_full_covariances(components: Components) -> Components:
 
 @dataclass(frozen=True)
 class _Mixtures:
-    """Checked components, on the host or CuPy arrays."""
+    """Checked components, as NumPy or CuPy arrays."""
 
     weights: Array  # shape (n, K)
-    points: Array  # whose Euclidean distances are those of components or, with roots, of their means; (n, K, p)
+    points: Array  # with Euclidean distances between components or, with roots, between their means; (n, K, p)
     roots: Array | None  # of covariances, shape (n, K, d, d)
-    is_on_line: bool  # atoms, in ascending order
+    is_on_line: bool  # whether these are atoms in ascending order
 
     @classmethod
     def of(cls, components: Components, reference: Array) -> _Mixtures:
-        """Return the components beside the reference."""
+        """Return the components on the device of the reference."""
 
         def check_finite(name: str) -> Array:
             array = arrays.to_compute_device(asarray_on_device_of(getattr(components, name), reference), np.float64)
@@ -135,7 +135,7 @@ class _Mixtures:
             return cls(weights, locations, None, False)
         xp, x = arrays.namespace(weights), locations[:, :, 0]
         highest = xp.max(xp.where(weights > 0, x, -xp.inf), axis=1, keepdims=True)
-        x = xp.where(weights > 0, x, highest)  # where atoms without weight do not count
+        x = xp.where(weights > 0, x, highest)  # atoms without weight do not matter there
         ranks = xp.argsort(x, axis=1, stable=True)
         points = xp.take_along_axis(x, ranks, axis=1)[:, :, None]
         return cls(xp.take_along_axis(weights, ranks, axis=1), points, None, True)
@@ -158,7 +158,7 @@ def _covariance_roots(covariances: Array) -> Array:
 
 
 def _pair_distances(left: _Mixtures, right: _Mixtures, i: Array, j: Array, order: float) -> Array:
-    """Return the distances between mixtures i of the left side and j of the right one, shape (P,)."""
+    """Return the distances between mixtures i on the left and j on the right, shape (P,)."""
     xp, w, v = arrays.namespace(left.points), left.weights[i], right.weights[j]
     if left.is_on_line:
         x, y = left.points[i, :, 0], right.points[j, :, 0]

@@ -1,6 +1,6 @@
 """Fill tables of distances between two sets of predictions, block by block.
 
-A table takes n n' numbers (`check_table`). On the host threads fill its blocks, on a GPU one block comes after another.
+A table has n n' numbers (`check_table`). Threads fill its blocks on the host; a GPU computes one block after another.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fill_table(
     max_memory: Any,
     threads: int | None,
 ) -> Array:
-    """Return the table of `compute_distances(rows, columns)`, beside the reference."""
+    """Return the table of `compute_distances(rows, columns)`, on the device of the reference."""
     check_table(n, n_others, max_memory, reference)
     xp, on_host = arrays.namespace(reference), arrays.is_host(reference)
     n_threads = resolve_threads(threads) if on_host else 1
@@ -63,7 +63,7 @@ def fill_table(
 
     begins, n_filled = iter(range(0, n, step)), 0
     with TerminalProgress() as progress, ThreadPoolExecutor(n_threads) as pool:
-        while wave := list(itertools.islice(begins, 2 * n_threads)):  # an interrupt comes through between two waves
+        while wave := list(itertools.islice(begins, 2 * n_threads)):  # interrupts are handled between two waves
             n_filled += sum(map(fill, wave) if n_threads == 1 else pool.map(fill, wave))
             if progress is not None:
                 progress(n_filled / n)

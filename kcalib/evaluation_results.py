@@ -197,9 +197,8 @@ class ForecastEvaluation(ModelEvaluation):
     rms_error_from: str | None  #: what the limit comes from: "kernel"
     kernel_eigenvalue: float | None  #: upper limit of the kernel's largest eigenvalue, which the limit uses
     n_eigenvalue_samples: int | None  #: samples that this eigenvalue was computed from
-    rms_distance_lower: (
-        float | None
-    )  #: the same in the units of the targets, see `evaluate`; None for vectors and states
+    #: the same in the units of the targets, see `evaluate`; None for vectors and states
+    rms_distance_lower: float | None
     level: float  #: of the verdict and of the lower limits
     tolerance: float | None  #: acceptable error; None: the verdict is about calibration itself
     miscalibrated: bool  #: whether calibration, or an error within the tolerance, is rejected

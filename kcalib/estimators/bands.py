@@ -1,8 +1,7 @@
-"""Limits of frequencies in bins: where those of the true model are, and where those of a calibrated one would be.
+"""Compute confidence and consistency limits of frequencies in bins, for `reliability`.
 
-`clopper_pearson` gives confidence limits. Consistency limits, if labels are drawn from the predictions, are exact
-(`exact_band`, by the Poisson binomial law `count_law`), or order statistics of draws (`drawn_band`, `isotonic_band`).
-Called by `reliability`.
+Confidence limits are Clopper-Pearson intervals. Consistency limits, of labels drawn from the predictions, are exact
+quantiles of the Poisson binomial distribution, or order statistics of draws.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from kcalib._pairs.statistics import cumulative_sum
 from kcalib.estimators.event_bins import Bins, Sample, by_confidence
 
 N_RESAMPLES = 999
-MAX_POINTS = 1000  # of the bands of isotonic regression
+MAX_POINTS = 1000  # of bands of isotonic regression
 BATCH_ELEMENTS, DEVICE_ELEMENTS = 2**18, 2**24  # drawn labels in memory at a time
-SHORT = 40  # laws of fewer values are multiplied without a Fourier transform
+SHORT = 40  # distributions of fewer values are convolved without a Fourier transform
 
 
 class Band(NamedTuple):
     """Lower and upper limits of observed frequencies."""
 
     low: np.ndarray  #: float64, in [0, 1], shape (k,)
-    high: np.ndarray  #: the same
+    high: np.ndarray  #: float64, in [0, 1], shape (k,)
 
 
 def clopper_pearson(bins: Bins, tail: float) -> Band:
-    """Limits of the true frequency in each bin, for the effective number of samples; [0, 1] in empty bins."""
+    """Return limits of the true frequency in each bin, from the effective number of samples; [0, 1] for empty bins."""
     filled = bins.count > 0
     hits = bins.effective * np.where(filled, bins.frequency, 0.0)
     misses = bins.effective * np.where(filled, 1 - bins.frequency, 0.0)
-    # 1 where betaincinv is not defined and not used.
+    # Arguments of 1 avoid undefined values, which are not used.
     low = scipy.special.betaincinv(np.where(hits > 0, hits, 1.0), misses + 1, tail)
     high = scipy.special.betainccinv(hits + 1, np.where(misses > 0, misses, 1.0), tail)
     return Band(np.where(hits > 0, low, 0.0), np.where(misses > 0, high, 1.0))
 
 
 def exact_band(sample: Sample, index: Array, filled: np.ndarray, count: np.ndarray, tail: float) -> Band:
-    """Quantiles of each bin's frequency if events are independent with the predicted probabilities."""
+    """Return quantiles of each bin's frequency if events are independent with the predicted probabilities."""
     xp = arrays.namespace(index)
     order = np.argsort(index, kind="stable") if arrays.is_host(index) else xp.argsort(index)
     ordered, ends = sample.confidence[order], np.cumsum(count[filled]).tolist()
@@ -56,10 +55,10 @@ def exact_band(sample: Sample, index: Array, filled: np.ndarray, count: np.ndarr
 
 
 def binomial_band(bins: Bins, tail: float) -> Band:
-    """Limits as of `exact_band` or a little wider, from the bins' mean confidences; NaN in empty bins.
+    """Return limits as in `exact_band`, or slightly wider, from mean confidences only; NaN for empty bins.
 
-    Of independent events the number is below k with a probability of at most that of the binomial law with their mean,
-    for k up to its expectation, and above by symmetry (Hoeffding 1956).
+    The probability that fewer than k of independent events happen is at most that of the binomial distribution with
+    their mean probability, for k up to its expectation; likewise above, by symmetry (Hoeffding 1956).
     """
     filled = np.flatnonzero(bins.count)
     count, confidence = bins.count[filled].astype(np.float64), np.clip(bins.confidence[filled], 0.0, 1.0)
@@ -70,7 +69,7 @@ def binomial_band(bins: Bins, tail: float) -> Band:
 
 
 def _binomial_low(count: np.ndarray, share: np.ndarray, tail: float) -> np.ndarray:
-    """The largest number, up to the expectation, that at most `tail` of the binomial law lies below."""
+    """Return the largest number, up to the expectation, with a binomial probability below it of at most `tail`."""
     inside = (share > 0) & (share < 1)
     p = np.where(inside, share, 0.5)
     least = np.maximum(np.ceil(scipy.special.bdtrik(tail, count, p)), 0.0)
@@ -80,28 +79,29 @@ def _binomial_low(count: np.ndarray, share: np.ndarray, tail: float) -> np.ndarr
 
 
 def _count_limits(probabilities: Array, tail: float) -> np.ndarray:
-    """Lowest and highest count that at most `tail` of the law lies below and above."""
+    """Return the lowest and highest count, with probabilities below and above them of at most `tail`."""
     law, xp = count_law(probabilities), arrays.namespace(probabilities)
     low, high = (xp.searchsorted(cumulative_sum(part), tail, side="right") for part in (law, xp.flip(law)))
     return np.array([int(low), len(probabilities) - int(high)])
 
 
 def count_law(probabilities: Array) -> Array:
-    """The Poisson binomial law: P(k events) for k = 0..n, of independent events with these probabilities.
+    """Return the Poisson binomial distribution: P(k events) for k = 0..n, of independent events.
 
-    The product of the polynomials 1 - p + p z, pair by pair: O(n log^2 n), absolute error of sums about 4e-18 n.
+    It is the product of the polynomials 1 - p + p z, in time O(n log^2 n), with an absolute error of sums of about
+    4e-18 n.
     """
     xp = arrays.namespace(probabilities)
     laws = xp.stack((1 - probabilities, probabilities), axis=1)
     while len(laws) > 1:
         if len(laws) % 2:
-            laws = xp.concat((laws, arrays.like(np.eye(1, laws.shape[1]), laws)))  # the law of no event
+            laws = xp.concat((laws, arrays.like(np.eye(1, laws.shape[1]), laws)))  # the distribution without events
         laws = _products(laws[::2], laws[1::2])
     return laws[0, : len(probabilities) + 1]
 
 
 def _products(left: Array, right: Array) -> Array:
-    """Products of polynomials, row by row."""
+    """Return products of polynomials, row by row."""
     xp = arrays.namespace(left)
     size = left.shape[1] + right.shape[1] - 1
     if size >= SHORT:
@@ -116,15 +116,15 @@ def _products(left: Array, right: Array) -> Array:
 
 
 class Draws(NamedTuple):
-    """Draws of all labels, and which of the ordered values are the limits."""
+    """Options of draws of all labels, and the rank of the order statistics that are the limits."""
 
     n_resamples: int
     seed: int
-    rank: int  # the lowest and the highest `rank` - 1 values lie outside
+    rank: int  # the lowest and the highest `rank` - 1 values are outside
 
     @classmethod
     def of(cls, seed: int, tail: float, n_values: int, reference: Array) -> Draws:
-        """As many draws as limits with `tail` on either side need, at least `N_RESAMPLES`."""
+        """Return enough draws for limits with probability `tail` on either side, at least `N_RESAMPLES`."""
         n_resamples = max(N_RESAMPLES, int(np.ceil(1 / tail - 1e-9)) - 1)
         contents = f"{n_resamples} draws of {n_values} frequencies"
         check_memory(16 * n_values * n_resamples, None, contents, "use fewer n_bins, or a lower level", reference)
@@ -132,7 +132,7 @@ class Draws(NamedTuple):
 
 
 def isotonic_band(sample: Sample, draws: Draws) -> tuple[np.ndarray, Band]:
-    """Confidences, and limits of the isotonic regression there."""
+    """Return confidences, and limits of the isotonic regression there."""
     distinct = by_confidence(sample)
     u = len(distinct.confidence)
     at = np.unique(np.linspace(0, u - 1, min(u, MAX_POINTS)).round().astype(np.intp))
@@ -147,13 +147,13 @@ def isotonic_band(sample: Sample, draws: Draws) -> tuple[np.ndarray, Band]:
 def drawn_band(
     sample: Sample, group: Array, draws: Draws, fitted: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> Band:
-    """Order statistics of the frequencies in groups 0, 1, ... of samples, after a fit, of labels that are drawn.
+    """Return order statistics of the frequencies of drawn labels in groups 0, 1, ..., after a fit.
 
-    With the frequencies of a calibrated model there are R + 1 of them, in random order: those below the value of a
-    rank r, among the R that are drawn, have the rank r at most among all, which has a probability of r / (R + 1).
+    Under calibration the observed frequencies and the R drawn ones are in random order, so an observed frequency is
+    below the drawn one of rank r with probability at most r / (R + 1).
     """
     xp, is_host = arrays.namespace(group), arrays.is_host(group)
-    # On a device groups are bins, which ascend with the confidence.
+    # On a device groups are bins, in the order of confidences.
     order = np.lexsort((sample.confidence, group)) if is_host else xp.argsort(sample.confidence)
     confidence, weight = sample.confidence[order], sample.weight[order][:, None]
     sums = _summing(group[order])
@@ -174,7 +174,7 @@ def drawn_band(
 
 
 def _summing(group: Array) -> Callable[[Array], Array]:
-    """A function that sums the rows of an array within groups 0, 1, ... that ascend and hold samples."""
+    """Return a function that sums the rows of an array within sorted, non-empty groups 0, 1, ..."""
     if arrays.is_host(group):
         starts = np.flatnonzero(np.diff(group, prepend=-1))
         return lambda rows: np.add.reduceat(rows, starts)

@@ -1,9 +1,8 @@
-r"""Bins over predicted probabilities: where their edges are, what they hold, and how many there should be.
+r"""Bin predicted probabilities.
 
-A *column* is one probability of every sample with a label that says which samples hit: the top-label confidence, or
-the probability of one class. `column_bins` makes `ReliabilityBins` of each column, in one compiled pass over all of
-them or by sorting each; `simplex_bins` bins whole rows. Called by `kcalib.estimators.ece`, by `bin_risk`, which
-chooses a number of bins, and for its `ReliabilityBins` by whoever shows a reliability diagram.
+A *column* is one probability of every sample, with a label that says which samples hit: the top-label confidence, or
+the probability of one class. `column_bins` computes `ReliabilityBins` of each column, in one compiled pass over all
+columns or by sorting each; `simplex_bins` bins whole rows.
 """
 
 from __future__ import annotations
@@ -31,41 +30,41 @@ from kcalib.report.summary import Summarized
 
 __all__ = ["ReliabilityBins"]
 
-N_BINS = 15  # everywhere, where a number of bins is not given
+N_BINS = 15  # default number of bins
 MAX_BINS = 1_000_000
 BINNINGS = ("uniform", "equal_mass", "median_variance")
 MIN_BIN_SIZE = 10
-COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
-DEVICE_ELEMENTS = 2**23  # that are binned at once on a device
+COLUMNS_AT_ONCE = 8  # copied out of the rows at a time: a cache line
+DEVICE_ELEMENTS = 2**23  # binned at a time on a device
 
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityBins(Summarized):
-    """Confidence against accuracy, bin by bin: what a reliability diagram shows."""
+    """Mean confidence and accuracy of each bin, as in a reliability diagram."""
 
-    edges: np.ndarray  #: bins are (a, b], 0 in the first; shape: (n_bins + 1,)
-    weight: np.ndarray  #: sum of sample weights (samples without weights), shape: (n_bins,)
+    edges: np.ndarray  #: bins are (a, b], the first one includes 0; shape: (n_bins + 1,)
+    weight: np.ndarray  #: sum of sample weights, or number of samples, shape: (n_bins,)
     confidence: np.ndarray  #: mean confidence; 0 in empty bins
     accuracy: np.ndarray  #: share of samples that hit; 0 in empty bins
 
     @property
     def n_occupied(self) -> int:
-        """Bins that hold samples."""
+        """Number of bins that hold samples."""
         return int(np.count_nonzero(self.weight))
 
     @property
     def ece(self) -> float:
-        """Mean over samples of the gap of their bin."""
+        """Mean over samples of the gap between accuracy and confidence of their bin."""
         return self.error("l1")
 
     def error(self, norm: str) -> float:
-        """Norm over samples ("l1", "l2" or "max") of the gaps between accuracy and confidence."""
+        """Return the norm ("l1", "l2" or "max") over samples of the gaps between accuracy and confidence."""
         return norm_of(np.abs(self.accuracy - self.confidence), self.weight, norm)
 
     def debiased_square(self) -> float:
-        """Mean over samples of the squared gap of their bin, less what noise in the labels adds on average.
+        """Return the mean over samples of the squared gap of their bin, minus the bias due to noise in the labels.
 
-        Of unweighted samples, at least two in every bin that holds any.
+        For samples without weights, and at least two in each bin that is not empty.
         """
         has_weight = self.weight > 0
         count, accuracy = self.weight[has_weight], self.accuracy[has_weight]
@@ -74,7 +73,7 @@ class ReliabilityBins(Summarized):
 
 
 def norm_of(gaps: Array, weight: Array, norm: str) -> float:
-    """The norm of the gaps of bins over the samples, of which a bin holds `weight`; 0 without samples."""
+    """Return the norm over samples of the gaps of bins with these weights; 0 without samples."""
     xp = arrays.namespace(gaps)
     total = float(xp.sum(weight))
     if total == 0:
@@ -88,7 +87,7 @@ def norm_of(gaps: Array, weight: Array, norm: str) -> float:
 
 @dataclass(frozen=True)
 class Binning:
-    """How to bin: a rule, and what it needs to know."""
+    """Options of a binning."""
 
     rule: str  # one of BINNINGS
     n_bins: int
@@ -98,7 +97,7 @@ class Binning:
     def checked(
         cls, rule: Any, n_bins: Any, min_bin_size: Any, data: Classification, rules: tuple[str, ...] = BINNINGS
     ) -> Binning:
-        """For these samples."""
+        """Check options for these samples."""
         check_choice("binning", rule, rules)
         n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
         if rule != "median_variance":
@@ -118,7 +117,7 @@ class Binning:
         return cls(rule, n_bins, size)
 
     def edges(self, ascending: Array, weight: Array | None = None) -> np.ndarray:
-        """Edges of the bins of a sorted column; between 0 and 1 they are values of it, unless bins are uniform."""
+        """Return the edges of bins of a sorted column; inner edges are values of it, unless bins are uniform."""
         if self.rule == "uniform":
             return bin_edges(self.n_bins)
         if self.rule == "equal_mass":
@@ -132,7 +131,7 @@ class Binning:
         return np.concatenate([[0.0], inner[inner < float(ascending[-1])], [1.0]])
 
     def median_variance_edges(self, ascending: Array) -> np.ndarray:
-        """The inner edges in the order in which they are found: fewer bins have the first of them."""
+        """Return the inner edges in the order of splits: the first ones are the edges of fewer bins."""
         xp, counter = arrays.namespace(ascending), itertools.count()
 
         def cell(begin: int, end: int) -> tuple[float, int, int, int]:
@@ -161,22 +160,22 @@ class Binning:
 
 
 def ends_of_equal_mass(n: int, n_bins: int) -> np.ndarray:
-    """The numbers, in ascending order, of the last samples of all bins but the last."""
+    """Return the ranks of the last samples of all bins but the last."""
     return (n - 1) * np.arange(1, n_bins) // n_bins
 
 
 def in_order(values: Array, weight: Array) -> tuple[Array, Array | None]:
-    """Return the values in ascending order, and their positive weights; None where these are equal."""
+    """Return sorted values and their positive weights, None if these are equal."""
     xp = arrays.namespace(values)
     if not xp.any(weight != weight[0]):
         return xp.sort(values), None
-    # The order of ties matters to rounding, and must be the same everywhere.
+    # The order of ties affects rounding, and must be the same on all devices.
     order = np.argsort(values, kind="stable") if arrays.is_host(values) else xp.argsort(values)
     return values[order], weight[order]
 
 
 def ends_of_equal_weight(weight: Array, n_bins: int) -> Array:
-    """The same of samples with positive weights: the last that have at most j / n_bins of the weight before them."""
+    """Return the ranks of the last samples that have at most j / n_bins of the weight before them, j = 1..n_bins-1."""
     before = cumulative_sum(weight) - weight
     # Products, not quotients: exact for equal weights.
     shares = before[-1] * arrays.like(np.arange(1, n_bins), before)
@@ -184,7 +183,7 @@ def ends_of_equal_weight(weight: Array, n_bins: int) -> Array:
 
 
 class Columns(NamedTuple):
-    """Probabilities whose bins are wanted, one column at a time: CuPy arrays, or on the host."""
+    """Columns of probabilities to bin: NumPy or CuPy arrays."""
 
     values: Array  # float64, on the host C-contiguous, shape: (n, columns)
     labels: Array  # int64: the column that the sample hits; -1 for none; shape: (n,)
@@ -215,20 +214,20 @@ def _weight(data: Classification) -> Array | None:
 
 
 def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
-    """Bins of equal width (a, b] over the top-label confidence."""
+    """Return bins of equal width of the top-label confidence."""
     return column_bins(top_label_column(data), Binning("uniform", n_bins))[0]
 
 
 def bin_edges(n_bins: int) -> np.ndarray:
-    """The doubles that are nearest to 0, 1/n_bins, ..., 1, which all bins of equal width have.
+    """Return the edges of bins of equal width: the doubles nearest to 0, 1/n_bins, ..., 1.
 
-    `find_bins` in src/cpu/samples/bins.cpp has the same. Those of ``numpy.linspace`` are products, some off by a unit.
+    `find_bins` in src/cpu/samples/bins.cpp uses the same. ``numpy.linspace`` differs in the last bit.
     """
     return np.arange(n_bins + 1) / n_bins
 
 
 def bin_numbers(confidence: Array, n_bins: int) -> Array:
-    """The bin (a, b] of each confidence, 0 in the first."""
+    """Return the bin (a, b] of each confidence; 0 is in the first bin."""
     xp = arrays.namespace(confidence)
     edges = arrays.like(bin_edges(n_bins), confidence)
     return xp.clip(xp.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
@@ -237,7 +236,7 @@ def bin_numbers(confidence: Array, n_bins: int) -> Array:
 def column_bins(
     columns: Columns, binning: Binning, threads: Any = None, threshold: float | None = None
 ) -> tuple[ReliabilityBins, ...]:
-    """Return the bins of each column, of its values above `threshold` if there is one."""
+    """Return the bins of each column, for values above `threshold` if it is given."""
     if binning.rule == "uniform":
         n_columns, n_bins = columns.values.shape[1], binning.n_bins
         check_memory(48 * n_columns * n_bins, None, f"sums of {n_columns} x {n_bins} bins", "use fewer bins")
@@ -266,7 +265,7 @@ def _bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[Re
 
 
 def _uniform_sums(columns: Columns, n_bins: int) -> np.ndarray:
-    """What `_native.uniform_bins` computes on the host, shape (3, columns, n_bins), on the host."""
+    """Compute `_native.uniform_bins` on a device; return shape (3, columns, n_bins) on the host."""
     values, labels, weight = columns
     xp, (n, n_columns) = arrays.namespace(values), values.shape
     w = xp.ones_like(values[:, 0]) if weight is None else weight
@@ -290,7 +289,7 @@ def _uniform_sums(columns: Columns, n_bins: int) -> np.ndarray:
 
 
 def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> ReliabilityBins:
-    """The bins of a sorted column, given its values and those of the samples that hit."""
+    """Return the bins of a sorted column; `hits` holds the values of samples that hit."""
     xp, edges = arrays.namespace(ascending), binning.edges(ascending)
     ends = _ends(ascending, edges)
     begins = np.concatenate([[0], ends[:-1]])
@@ -301,7 +300,7 @@ def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> Reliability
 
 
 def _summed_bins(columns: Columns, j: int, values: Array, binning: Binning, threshold: float | None) -> ReliabilityBins:
-    """The bins of a column of which samples count by their weight, and above the threshold only."""
+    """Return the bins of a column for weighted samples above the threshold."""
     xp, weight = arrays.namespace(values), columns.weight
     weight = xp.ones_like(values) if weight is None else weight
     counts = (weight > 0) & (values > (-1.0 if threshold is None else threshold))
@@ -317,30 +316,30 @@ def _summed_bins(columns: Columns, j: int, values: Array, binning: Binning, thre
 
 
 def sums_up_to(ends: np.ndarray, *values: Array) -> list[np.ndarray]:
-    """Sums of arrays on a device between these ends, on the host."""
+    """Return sums of device arrays between these ends, on the host."""
     bins = Segments.of_runs(arrays.like(np.diff(ends, prepend=0), values[0]))
     return [arrays.to_host(bins.sums(values_of_bins)) for values_of_bins in values]
 
 
 def _ends(ascending: Array, edges: np.ndarray) -> np.ndarray:
-    """Where in a sorted column the bins end, shape (n_bins,)."""
+    """Return the ends of the bins in a sorted column, shape (n_bins,)."""
     xp = arrays.namespace(ascending)
     ends = xp.searchsorted(ascending, arrays.like(edges[1:-1], ascending), side="right")
     return np.append(arrays.to_host(ends), len(ascending))
 
 
 def _hits(columns: Columns) -> Callable[[int], Array]:
-    """A function that gives the values of a column of the samples that hit it."""
+    """Return a function of a column number that returns the values of the samples that hit the column."""
     if not columns.on_host:
         return lambda j: columns.values[:, j][columns.labels == j]
     small = columns.labels.astype(np.int16) if columns.values.shape[1] < 2**15 else columns.labels
-    order = np.argsort(small, kind="stable")  # of small integers by radix
+    order = np.argsort(small, kind="stable")  # radix sort for small integers
     starts = np.searchsorted(small[order], np.arange(columns.values.shape[1] + 1))
     return lambda j: columns.values[order[starts[j] : starts[j + 1]], j]
 
 
 def over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], threads: Any) -> Iterator[Any]:
-    """work(j, a copy of column j) for every column, in threads."""
+    """Yield work(j, a copy of column j) for every column, computed in threads."""
     n_columns = columns.values.shape[1]
     if not columns.on_host:
         return (work(j, columns.values[:, j]) for j in range(n_columns))
@@ -358,15 +357,15 @@ def over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], threa
 
 
 class SimplexBins(NamedTuple):
-    """Bins of whole predictions, where the columns are."""
+    """Bins of whole predictions, on the device of the columns."""
 
     number: Array  # of each sample's bin, shape: (n,)
-    weight: Array  # sum of sample weights (samples without weights), shape: (n_bins,)
+    weight: Array  # sum of sample weights, or number of samples, shape: (n_bins,)
     gap: Array  # norm of mean prediction minus mean one-hot label, shape: (n_bins,)
 
 
 def simplex_bins(columns: Columns, binning: Binning, metric: str, threads: Any = None) -> SimplexBins:
-    """With "cityblock" or "euclidean" distances for gaps; for columns that are all classes."""
+    """Bin whole rows; `metric` of gaps is "cityblock" or "euclidean", and columns are all classes."""
     values, labels, weight = columns
     if not columns.on_host:
         return _device_simplex_bins(columns, binning, metric)

@@ -1,8 +1,7 @@
-"""Events in bins of confidences: where the edges are, and what each bin holds.
+"""Bin confidences and events, for reliability diagrams (`reliability`, `bands`) and `brier`.
 
-A `Sample` has a confidence and an event for each sample, through a lens that leaves two classes. `cut` finds bins of
-equal width, of equal mass, or the blocks of isotonic regression, and `Bins` their sums. Called by `reliability` for
-diagrams, by `bands` for their limits, and by `brier`.
+A `Sample` holds confidences and events, through a lens with two induced classes. `cut` computes bins of equal width, of
+equal mass, or the blocks of isotonic regression; `Bins` holds their sums.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from kcalib._pairs.statistics import group_sums
 from kcalib.estimators.binning import MAX_BINS, N_BINS, Binning, bin_edges, in_order
 
 BINNINGS = ("uniform", "equal_mass", "isotonic")
-N_POINTS = 100  # of curves
+N_POINTS = 100  # default number of points of curves
 
 
 def check_binning(binning: str, n_bins: int | None, binnings: tuple[str, ...] = BINNINGS) -> int | None:
-    """`n_bins`, by default 15, of curves 100; None for isotonic regression."""
+    """Check `binning` and `n_bins`; return the number, by default 15 (curves: 100), None for isotonic regression."""
     check_choice("binning", binning, binnings)
     if binning != "isotonic":
         default = N_POINTS if binning == "smooth" else N_BINS
         return check_integer("n_bins", default if n_bins is None else n_bins, 1, MAX_BINS)
     if n_bins is not None:
-        raise ValueError(f"`n_bins` is {n_bins!r}, but binning='isotonic' finds the number itself; leave it out")
+        raise ValueError(f"`n_bins` is {n_bins!r}, but binning='isotonic' chooses the number; leave it out")
     return None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Confidences, events and weights, float64, shape (n,), without those of weight 0; CuPy arrays, or on the host."""
+    """Confidences, events and weights of samples of positive weight: float64, shape (n,), NumPy or CuPy arrays."""
 
     confidence: Array
     event: Array  # 0 or 1
@@ -47,7 +46,7 @@ class Sample:
     def of(cls, data: Classification) -> Sample:
         if data.m != 2:
             raise ValueError(
-                f"`lens` is {data.lens}, which leaves {data.m} classes, expected one that leaves two; "
+                f"`lens` is {data.lens}, which has {data.m} induced classes, expected a lens with two; "
                 "pass lens=kcalib.lenses.TopLabel() or lens=kcalib.lenses.ClassWise(k)"
             )
         second = arrays.to_compute_device(data.probabilities[:, 1], np.float64)
@@ -64,7 +63,7 @@ class Sample:
 
 
 def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, Array]:
-    """Edges of the bins, shape (k + 1,), and the bin of each sample, shape (n,), where the samples are."""
+    """Return the edges of the bins, shape (k + 1,), and the bin of each sample, shape (n,), on the samples' device."""
     if binning == "isotonic":
         arrays.check_not_cuda(sample.confidence, "isotonic regression")
         distinct = by_confidence(sample)
@@ -80,7 +79,7 @@ def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, A
 
 
 def numbers(confidence: Array, edges: np.ndarray) -> Array:
-    """The bin (a, b] of each confidence, 0 in the first."""
+    """Return the bin (a, b] of each confidence; 0 is in the first bin."""
     inner = arrays.like(edges[1:-1], confidence)
     return arrays.namespace(confidence).searchsorted(inner, confidence, side="left")
 
@@ -99,7 +98,7 @@ def by_confidence(sample: Sample) -> _Distinct:
 
 
 def effective_numbers(group: Array, weight: Array, count: Array, sums: Array) -> Array:
-    """Return squared sum over sum of squares of each group's positive weights, 0 of an empty one; the weights."""
+    """Return the squared sum over the sum of squares of each group's positive weights; 0 for empty groups."""
     xp = arrays.namespace(weight)
     relative = weight / (sums / xp.where(count > 0, count, 1))[group]
     first, second = group_sums(group, len(count), relative, relative * relative)
@@ -108,7 +107,7 @@ def effective_numbers(group: Array, weight: Array, count: Array, sums: Array) ->
 
 @dataclass(frozen=True)
 class Bins:
-    """Numbers of each bin, on the host."""
+    """Statistics of each bin, on the host."""
 
     count: np.ndarray
     weight: np.ndarray
@@ -129,7 +128,7 @@ class Bins:
         if arrays.is_host(index):
             np.fmin.at(lowest, index, sample.confidence)
             np.fmax.at(highest, index, sample.confidence)
-        else:  # bins follow each other in the order of confidences
+        else:  # bins are in the order of confidences
             filled, ends = count > 0, np.cumsum(count)
             ascending = arrays.namespace(index).sort(sample.confidence)
             first, last = (arrays.like(at[filled], index) for at in (ends - count, ends - 1))

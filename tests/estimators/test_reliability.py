@@ -114,7 +114,7 @@ def test_lenses():
     same = kcalib.reliability(y == 2, p[:, 2], **BINARY)
     np.testing.assert_array_equal(one.frequency, same.frequency)
     with pytest.raises(
-        ValueError, match=r"`lens` is Canonical\(\), which leaves 4 classes, expected one that leaves two"
+        ValueError, match=r"`lens` is Canonical\(\), which has 4 induced classes, expected a lens with two"
     ):
         kcalib.reliability(y, p, lens=Canonical())
     with pytest.raises(TypeError, match="`lens` is 'top', expected a lens"):
@@ -272,7 +272,7 @@ def test_errors():
 
     fails("`binning` is 'width', expected one of 'uniform', 'equal_mass', 'isotonic'", binning="width")
     fails("`n_bins` is 0, expected an integer between 1 and 1000000", n_bins=0)
-    fails("`n_bins` is 5, but binning='isotonic' finds the number itself; leave it out", binning="isotonic", n_bins=5)
+    fails("`n_bins` is 5, but binning='isotonic' chooses the number; leave it out", binning="isotonic", n_bins=5)
     fails("`bands` is 'all', expected one of", bands="all")
     fails("`bands` is 'both', but binning='isotonic' is fitted to the labels", binning="isotonic", bands="both")
     fails("`simultaneous` is True, but the band of", binning="isotonic", simultaneous=True)

@@ -139,7 +139,7 @@ def test_band_of_calibrated_models_holds():
     [
         ("smooth_ece", {"bandwidth": 1e-5}, ValueError, "`bandwidth` is 1e-05, expected a number between 1e-04 and"),
         ("smooth_ece", {"bandwidth": "1"}, TypeError, "`bandwidth` is '1', expected a positive number"),
-        ("smooth_ece", {}, ValueError, "`lens` is Canonical.., which leaves 3 classes, expected one that leaves two"),
+        ("smooth_ece", {}, ValueError, "`lens` is Canonical.., which has 3 induced classes, expected a lens with two"),
         ("reliability", {"binning": "smooth", "bands": "both"}, ValueError, "binning='smooth' is fitted to the labels"),
         ("reliability", {"binning": "smooth", "simultaneous": True}, ValueError, "band of binning='smooth' is pointw"),
         ("brier_decomposition", {"binning": "smooth"}, ValueError, "`binning` is 'smooth', expected one of"),

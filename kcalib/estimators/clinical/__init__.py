@@ -1,1 +1,1 @@
-"""Numbers that papers on clinical prediction models report, for probabilities of one event."""
+"""Statistics that papers on clinical prediction models report, for probabilities of one event."""

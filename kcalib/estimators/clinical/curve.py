@@ -1,4 +1,4 @@
-"""A smooth calibration curve by loess, its distances from the diagonal (ICI, E50, E90, Emax), and its picture."""
+"""Compute a smooth calibration curve by loess, and its distances from the diagonal (ICI, E50, E90, Emax)."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = ["CalibrationCurve", "integrated_calibration_index"]
 
 N_RESAMPLES = 999
 N_GROUPS = 10
-N_POINTS = 200  # of the curve that is kept
-MAX_CELLS = 1000  # of either label, that are resampled as one: more samples are put together by their predictions
+N_POINTS = 200  # of the curve in the result
+MAX_CELLS = 1000  # of each label; more samples are grouped by their predictions for the bootstrap
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationCurve(Summarized):
-    """Frequencies of an event as a smooth function of its predicted probability; `plot` draws them."""
+    """Frequency of an event as a smooth function of its predicted probability, with its distances from the diagonal."""
 
-    value: float  #: ICI: mean distance of the curve from the diagonal, over the samples
+    value: float  #: ICI: mean distance of the curve from the diagonal over the samples
     interval: ConfidenceInterval  #: of the ICI
     e50: float  #: median distance
     e50_interval: ConfidenceInterval  #: of E50
-    e90: float  #: the distance that 90 % of the samples do not exceed
+    e90: float  #: 90 % quantile of the distances
     e90_interval: ConfidenceInterval  #: of E90
     e_max: float  #: largest distance
     e_max_interval: ConfidenceInterval  #: of Emax
@@ -47,14 +47,12 @@ class CalibrationCurve(Summarized):
     n_resamples: int  #: draws of the Bayesian bootstrap
     seed: int  #: of the draws
     points: np.ndarray = field(repr=False)  #: 200 predictions, evenly spaced
-    curve: np.ndarray = field(repr=False)  #: the frequencies there, as loess has them: a little outside [0, 1], too
-    band: Band = field(repr=False)  #: limits of the curve at each point by itself
-    groups: ReliabilityDiagram = field(repr=False)  #: ten groups of equal mass, with exact intervals
-    histogram: np.ndarray = field(repr=False)  #: share of the weight by prediction, of others and events, shape (2, 20)
-    line: LogisticRecalibration | None = field(
-        repr=False
-    )  #: as of `kcalib.logistic_recalibration`; None where it raises
-    ratio: ObservedExpectedRatio | None = field(repr=False)  #: O / E; None where nothing is expected
+    curve: np.ndarray = field(repr=False)  #: frequencies at `points` by loess, which can be slightly outside [0, 1]
+    band: Band = field(repr=False)  #: pointwise limits of the curve
+    groups: ReliabilityDiagram = field(repr=False)  #: ten groups of equal size, with exact intervals
+    histogram: np.ndarray = field(repr=False)  #: share of non-events and events by prediction, shape (2, 20)
+    line: LogisticRecalibration | None = field(repr=False)  #: `kcalib.logistic_recalibration`; None if it raises
+    ratio: ObservedExpectedRatio | None = field(repr=False)  #: O / E; None if E is 0
     lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
 
@@ -62,14 +60,14 @@ class CalibrationCurve(Summarized):
         return self.value
 
     def plot(self, ax: Any = None, *, color: str | None = None, histogram: bool = True, legend: bool = True) -> Any:
-        """Draw curve and band, groups, the diagonal, a box of numbers, and histograms of events and others below.
+        """Plot the curve with its band, groups, the diagonal, numbers, and histograms of events and non-events.
 
-        The picture of R's ``val.prob`` and ``CalibrationCurves``.
+        It resembles the plots of ``val.prob`` and ``CalibrationCurves`` in R.
 
         Parameters
         ----------
         ax, color, histogram, legend
-            As of `kcalib.ReliabilityDiagram.plot`.
+            As in `kcalib.ReliabilityDiagram.plot`.
 
         Returns
         -------
@@ -81,7 +79,7 @@ class CalibrationCurve(Summarized):
         ImportError
             If matplotlib is missing; ``pip install 'kcalib[plot]'``.
         ValueError
-            If a histogram is to be cut off from axes that are no cell of a grid.
+            If `histogram` is True, but `ax` is no cell of a grid of axes.
         """
         return diagrams.plot_curve(self, ax, color, histogram, legend)
 
@@ -100,40 +98,39 @@ def integrated_calibration_index(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> float | CalibrationCurve:
-    r"""Mean distance of a smooth calibration curve from the diagonal (ICI), with E50, E90, Emax, and a picture.
+    r"""Compute the integrated calibration index (ICI), the mean distance of a smooth curve from the diagonal.
 
     Parameters
     ----------
     y_true, y_pred, confidence_level, sample_weight, classes, from_logits, lens
         As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are allowed.
     n_resamples : int
-        Draws of the Bayesian bootstrap for the intervals of the result, at least 99.
+        Number of draws of the Bayesian bootstrap for intervals, at least 99.
     seed : int, optional
-        Of the draws. None draws one, which the result reports.
+        Seed of the draws. None draws one, which the result reports.
 
     Returns
     -------
     float
-        The ICI. ``integrated_calibration_index.result`` returns a `kcalib.CalibrationCurve` with the other distances,
-        their intervals, and ``plot``.
+        The ICI. ``integrated_calibration_index.result`` returns a `kcalib.CalibrationCurve` with E50, E90 and
+        Emax, their intervals, and ``plot``.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.logistic_recalibration` for its arguments; if an option is out of range.
+        As `kcalib.logistic_recalibration`. Also if an option is out of range.
 
     Notes
     -----
-    The curve is that of R's ``loess(y ~ p)``: span 0.75, degree 2, interpolated between vertices [1]_, [2]_, as in
-    ``CalibrationCurves``; ``Eavg``, ``E90`` and ``Emax`` of ``rms::val.prob`` come from ``lowess(p, y, iter = 0)``:
-    lines, span 2/3. As every smooth curve it is off by noise, too: the ICI of a calibrated model is above 0.
+    The curve is that of ``loess(y ~ p)`` in R: span 0.75, degree 2, interpolated between vertices [1]_, [2]_, as in
+    ``CalibrationCurves``. In contrast, ``Eavg``, ``E90`` and ``Emax`` of ``rms::val.prob`` come from
+    ``lowess(p, y, iter = 0)``: lines, span 2/3. Noise makes the ICI of a calibrated model positive.
 
-    Intervals are made of R curves of the Bayesian bootstrap [3]_. The upper limit is a quantile of their distances from
-    the diagonal. The lower one is the estimate less a quantile of their distances from the curve, which by the
-    triangle inequality are all that noise can add (of E50 and E90 if the model is calibrated): of a calibrated model it
-    is 0 with the probability stated, where
-    percentiles of both sides, as published, never hold the true value 0. Vertices and spans stay as they are. Of more
-    than 1000 samples of a label neighbours are drawn together. Time O(n log n), memory O(n).
+    Intervals come from R curves of the Bayesian bootstrap [3]_. The upper limit is a quantile of their distances from
+    the diagonal. The lower limit is the estimate minus a quantile of their distances from the estimated curve; by the
+    triangle inequality these bound the effect of noise (for E50 and E90 under calibration). For a calibrated model the
+    lower limit is 0 with the stated probability, whereas published percentile intervals never contain 0. Vertices and
+    spans are fixed. Above 1000 samples of a label, neighbors are drawn together. Time O(n log n), memory O(n).
 
     References
     ----------
@@ -172,7 +169,7 @@ def curve_of(
     points = np.linspace(p[0], p[-1], N_POINTS)
     cells, sizes = _cells(sample)
     within = Loess(cells.confidence, loess.vertices, loess.widths)
-    # Weights of cells are sums of exponential variables, by the cube of Wilson and Hilferty.
+    # Weights of cells are sums of exponential variables, approximated by Wilson and Hilferty.
     normals, nth = Weights("gaussian", len(sizes), n_resamples, seed).values(), 1 / (9 * sizes[:, None])
     weights = cells.weight[:, None] * np.maximum(1 - nth + np.sqrt(nth) * normals, 0.0) ** 3
     curves = within.fit(cells.event, weights)
@@ -214,7 +211,7 @@ def curve_of(
 
 
 def _sorted(data: Classification) -> Sample:
-    """Return the samples that have a weight by ascending prediction."""
+    """Return the samples of positive weight, sorted by prediction."""
     sample = Sample.of(data).to_host()
     order = np.argsort(sample.confidence, kind="stable")
     return Sample(sample.confidence[order], sample.event[order], sample.weight[order])
@@ -228,19 +225,19 @@ def _estimate(sample: Sample, loess: Loess) -> tuple[Any, np.ndarray]:
 
 
 def _distances(gaps: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return the mean, the median, the 90 % quantile and the largest of the gaps in each column, shape (r, 4)."""
+    """Return mean, median, 90 % quantile and maximum of the absolute gaps in each column, shape (r, 4)."""
     rows = []
     for gap, w in zip(np.abs(gaps.T), weight.T, strict=True):
         order = np.argsort(gap)
         ordered, before = gap[order], np.cumsum(w[order])
-        # Quantiles that interpolate as those of R and NumPy: shares of the weight before, of that of all but the last.
+        # Interpolate as R and NumPy do: at the share of the weight before each gap, relative to all but the last.
         shares = np.concatenate([[0.0], before[:-1] / max(before[-2], 1e-300)]) if len(w) > 1 else np.zeros(1)
         rows.append([gap @ w / before[-1], *np.interp([0.5, 0.9], shares, ordered), ordered[-1]])
     return np.array(rows)
 
 
 def _cells(sample: Sample) -> tuple[Sample, np.ndarray]:
-    """Return samples, or neighbours of one label together, and their effective numbers."""
+    """Return samples, with neighbors of the same label grouped if there are many, and their effective numbers."""
     groups = np.empty(len(sample.event), dtype=np.int64)
     for label in (0, 1):
         of_label = np.flatnonzero(sample.event == label)

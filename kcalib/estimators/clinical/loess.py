@@ -1,4 +1,4 @@
-"""Loess in one dimension, as R's ``loess(y ~ x)``: local quadratics at a few vertices, and cubics between them."""
+"""Fit loess in one dimension, as ``loess(y ~ x)`` in R: local quadratics at vertices, cubics between them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import scipy
 
 from kcalib._backend.threads import one_blas_thread
 
-SPAN = 0.75  # share of the samples that a local fit looks at
-CELL = 0.2  # of the span: the largest share of the samples between two vertices
-MARGIN = 0.005  # of the range, by which the outer vertices lie outside
-SINGULAR = 1e-10  # eigenvalues of local moments, beside the largest, that say nothing
+SPAN = 0.75  # share of the samples that a local fit uses
+CELL = 0.2  # largest number of samples between two vertices, relative to the span
+MARGIN = 0.005  # distance of the outer vertices from the range, relative to the range
+SINGULAR = 1e-10  # local moments ignore eigenvalues below this, relative to the largest
 
 
 @dataclass(frozen=True, eq=False)
 class Loess:
-    """Where the local fits are, and how far each looks."""
+    """Vertices of the local fits and the width of each."""
 
     x: np.ndarray  # ascending, shape: (n,)
     vertices: np.ndarray  # ascending
-    widths: np.ndarray  # distance at which the weights of each fit vanish
+    widths: np.ndarray  # distance at which the weights of a fit are 0
 
     @classmethod
     def of(cls, x: np.ndarray) -> Loess:
@@ -33,7 +33,7 @@ class Loess:
 
     @one_blas_thread()
     def fit(self, y: np.ndarray, weight: np.ndarray) -> Any:
-        """Return the smooth curve of y, or several for weights of shape (n, r), as a spline."""
+        """Return the smooth curve of y as a spline, or r curves for weights of shape (n, r)."""
         values, slopes = [], []
         for vertex, width in zip(self.vertices, self.widths, strict=True):
             rows = slice(*np.searchsorted(self.x, [vertex - width, vertex + width]))
@@ -49,11 +49,12 @@ class Loess:
 
 
 def _cuts(x: np.ndarray, low: float, high: float, most: int) -> list[float]:
-    """Return medians that halve x, between two vertices, until no part has more than so many, but for equal ones."""
+    """Return medians that split x, until no part has more than `most` samples, unless they are equal."""
     if len(x) <= most:
         return []
     middle = (len(x) - 1) // 2
-    ends = np.searchsorted(x, x[middle], side="right") - 1, np.searchsorted(x, x[middle]) - 1  # where values change
+    # The values of x change after these.
+    ends = np.searchsorted(x, x[middle], side="right") - 1, np.searchsorted(x, x[middle]) - 1
     at = min((end for end in ends if 0 <= end < len(x) - 1), key=lambda end: abs(end - middle), default=middle)
     cut = float(x[at])
     if cut in (low, high):
@@ -62,7 +63,7 @@ def _cuts(x: np.ndarray, low: float, high: float, most: int) -> list[float]:
 
 
 def _width(x: np.ndarray, vertex: float) -> float:
-    """Return the distance of the sample that ends the span; more, where no other sample would have a weight."""
+    """Return the distance that the span reaches, or more if no sample would have a positive weight."""
     count, low, high = max(1, int(len(x) * SPAN + 1e-5)), -1.0, float(np.max(np.abs(x[[0, -1]] - vertex)))
     while low < (middle := (low + high) / 2) < high:
         first, last = np.searchsorted(x, vertex - middle), np.searchsorted(x, vertex + middle, side="right")

@@ -1,7 +1,4 @@
-"""Logistic recalibration: calibration slope, intercept and calibration-in-the-large.
-
-The fits are those of `kcalib.solvers.logistic`, as of Platt scaling; what differs are the standard errors.
-"""
+"""Compute calibration slope, intercept and calibration-in-the-large by logistic recalibration."""
 
 from __future__ import annotations
 
@@ -27,18 +24,18 @@ __all__ = ["LogisticRecalibration", "logistic_recalibration"]
 
 @dataclass(frozen=True)
 class LogisticRecalibration(Summarized):
-    """Log-odds of the event as a line of the predicted log-odds; a calibrated model has slope 1 and intercepts 0."""
+    """Log-odds of the event as a linear function of the predicted log-odds: slope 1, intercepts 0 under calibration."""
 
-    slope: float  #: b of a + b logit(p); below 1: predictions are too extreme, as of overfitted models
+    slope: float  #: b of a + b logit(p); below 1: predictions are too extreme, as in overfitted models
     slope_interval: ConfidenceInterval  #: of the slope
-    intercept: float  #: a, fitted together with the slope
+    intercept: float  #: a, fitted with the slope
     intercept_interval: ConfidenceInterval  #: of the intercept
     calibration_in_the_large: float  #: a with the slope fixed at 1; above 0: more events than predicted
     calibration_in_the_large_interval: ConfidenceInterval  #: of calibration-in-the-large
-    slope_standard_error: float  #: of the slope, as of the next two
+    slope_standard_error: float  #: of the slope
     intercept_standard_error: float  #: of the intercept
     calibration_in_the_large_standard_error: float  #: of calibration-in-the-large
-    confidence_level: float  #: of the intervals, each by itself
+    confidence_level: float  #: of each interval
     lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
 
@@ -54,20 +51,20 @@ def logistic_recalibration(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> LogisticRecalibration:
-    r"""Calibration slope, intercept and calibration-in-the-large, with intervals.
+    r"""Compute calibration slope, intercept and calibration-in-the-large, with confidence intervals.
 
     .. math:: \mathrm{logit}\, P(y = 1) = a + b\, \mathrm{logit}\, p
 
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`, of two classes; the event is the second.
+        As in `kcalib.skce`, for two classes; the event is the second one.
     confidence_level : float
-        Of the intervals, in (0, 1).
+        Confidence level of the intervals, in (0, 1).
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights. Samples of weight 0 are left out.
+        Non-negative weights. Samples of weight 0 are ignored.
     lens : Lens, optional
-        As in `kcalib.reliability`; default the second of two classes.
+        As in `kcalib.reliability`. Default: the event is the second of two classes.
 
     Returns
     -------
@@ -77,16 +74,16 @@ def logistic_recalibration(
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce`; if the lens leaves more than two classes; for probabilities of 0 and 1, whose log-odds are
-        infinite; where predictions separate the labels, all labels are equal, or all predictions are.
+        As `kcalib.skce`. Also if there are more than two classes, through the lens; for probabilities of 0 and 1, whose
+        log-odds are infinite; if predictions separate the labels; if all labels or all predictions are equal.
 
     Notes
     -----
-    Calibration-in-the-large is the intercept with the log-odds as an offset, its slope fixed at 1, as in R's
-    CalibrationCurves [2]_; ``Intercept`` of ``rms::val.prob`` is `intercept`, that of both fitted together. Values are
-    those of ``glm``. Intervals are Wald's; CalibrationCurves has profile likelihood for the intercept. Standard
-    errors are those of the likelihood; with weights, which are no counts of samples, those of the weighted fit to
-    independent labels, :math:`H^{-1} (\sum w_i^2 q_i (1 - q_i) x_i x_i^\top) H^{-1}`. Time and memory O(n).
+    Calibration-in-the-large is the intercept with the log-odds as an offset, so the slope is 1, as in the R package
+    CalibrationCurves [2]_. ``Intercept`` of ``rms::val.prob`` is `intercept`, which is fitted with the slope. Values
+    agree with ``glm``. Intervals are Wald intervals; CalibrationCurves has profile likelihood intervals for the
+    intercept. Standard errors with weights are
+    :math:`H^{-1} (\sum w_i^2 q_i (1 - q_i) x_i x_i^\top) H^{-1}`, for independent labels. Time and memory O(n).
 
     References
     ----------
@@ -121,7 +118,7 @@ def recalibration_of(data: Classification, confidence_level: float) -> LogisticR
 
 
 def log_odds_of(data: Classification) -> np.ndarray:
-    """Return the log-odds of the samples that have a weight; refuse infinite ones."""
+    """Return the log-odds of the samples of positive weight; raise if any is infinite."""
     weight = None if data.sample_weight is None else arrays.to_host(data.sample_weight)
     other, event = np.asarray(arrays.to_host(data.probabilities), dtype=np.float64).T
     used = np.ones(data.n, dtype=bool) if weight is None else weight > 0
@@ -137,13 +134,13 @@ def log_odds_of(data: Classification) -> np.ndarray:
 
 
 def explain_no_line(odds: np.ndarray, event: np.ndarray) -> str | None:
-    """Say why no finite line of log-odds is the most likely one, if so."""
+    """Return why the likelihood has no finite maximum; None if it has one."""
     n_events = int(event.sum())
     if n_events in (0, len(event)):
         return f"`y_true` has {n_events} events in {len(event)} samples: the intercept is infinite; pass more samples"
     if np.min(odds) == np.max(odds):
         return (
-            "`y_pred` is the same for all samples, which tells of no slope; kcalib.observed_expected_ratio compares it "
+            "`y_pred` is the same for all samples, so there is no slope; kcalib.observed_expected_ratio compares it "
             "with the share of events"
         )
     events, others = odds[event == 1], odds[event == 0]
@@ -156,7 +153,7 @@ def explain_no_line(odds: np.ndarray, event: np.ndarray) -> str | None:
 
 
 def _fit(odds: np.ndarray, sample: Sample, is_slope_free: bool) -> tuple[list[float], list[float]]:
-    """Return slope and intercept, and their standard errors; a slope that is not free is 1."""
+    """Return slope and intercept, and their standard errors; the slope is 1 unless it is free."""
     weight, free = sample.weight / np.mean(sample.weight), np.array([[is_slope_free, True]])
     features = (odds[None], np.ones((1, len(odds))))
     regression = Regression(features, sample.event[None], weight, np.array([[1.0, 0.0]]), free=free)
@@ -164,7 +161,7 @@ def _fit(odds: np.ndarray, sample: Sample, is_slope_free: bool) -> tuple[list[fl
     inverse = np.zeros((2, 2))
     used = np.ix_(free[0], free[0])
     inverse[used] = invert(regression.class_hessians(place)[0][used])[0]
-    place = place - regression.value_and_gradient(place)[1] @ inverse  # a last step, to the digits of float64
+    place = place - regression.value_and_gradient(place)[1] @ inverse  # a last Newton step, to float64 precision
     parts = zip(regression.blocks(), regression.probabilities(place), strict=True)
     spread = regression.second_moments([weight[rows] ** 2 * q * (1 - q) for rows, q in parts])[0]
     variances = np.diag(inverse @ spread @ inverse) / regression.n

@@ -1,4 +1,4 @@
-"""Observed against expected numbers of events: their ratio, Spiegelhalter's test and that of Hosmer and Lemeshow."""
+"""Compare observed and expected numbers of events: O / E, and the tests of Spiegelhalter and Hosmer and Lemeshow."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ N_GROUPS = 10
 
 @dataclass(frozen=True)
 class ObservedExpectedRatio(Summarized):
-    """The number of events over the sum of their predicted probabilities."""
+    """The number of events over the sum of predicted probabilities, O / E."""
 
-    value: float  #: O / E; above 1: more events than predicted
+    value: float  #: O / E; above 1 if there are more events than predicted
     interval: ConfidenceInterval  #: of the true O / E, given the predictions
     observed: float  #: O, the sum of the weights of events
     expected: float  #: E, the sum of weights times probabilities
@@ -54,9 +54,9 @@ class GoodnessOfFit(Summarized):
     """A classical test of the hypothesis that the predictions of an event are calibrated."""
 
     test: str  #: "spiegelhalter" or "hosmer_lemeshow"
-    statistic: float  #: z, or chi-square
-    df: int | None  #: degrees of freedom of chi-square; None of z
-    pvalue: float  #: of z two-sided
+    statistic: float  #: z or chi-square
+    df: int | None  #: degrees of freedom of chi-square; None for z
+    pvalue: float  #: two-sided for z
     log_pvalue: float  #: natural logarithm of the p-value, also if that underflows
     lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
@@ -78,7 +78,7 @@ def observed_expected_ratio(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> float | ObservedExpectedRatio:
-    """Number of events over the number that was expected, O / E, with an exact interval.
+    """Compute the observed over the expected number of events, O / E, with an exact confidence interval.
 
     Parameters
     ----------
@@ -93,14 +93,14 @@ def observed_expected_ratio(
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.logistic_recalibration` for its arguments; if all predictions are 0.
+        As `kcalib.logistic_recalibration`. Also if all predictions are 0.
 
     Notes
     -----
-    The limits are those of Clopper and Pearson for the share of events, over the mean prediction, which is taken as
-    known: they hold with at least the probability stated, also for events of different probabilities. With weights n is
-    the effective number of samples, :math:`(\\sum w)^2 / \\sum w^2`, which is an approximation. (R's ``metamisc`` has
-    normal limits of the logarithm.)
+    The limits are Clopper-Pearson limits of the share of events, divided by the mean prediction, which is taken as
+    known. Their coverage is at least the stated one, also for events of different probabilities. With weights, n is
+    approximated by the effective number of samples, :math:`(\\sum w)^2 / \\sum w^2`. R's ``metamisc`` uses normal
+    limits of the logarithm.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def spiegelhalter_test(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> GoodnessOfFit:
-    r"""Spiegelhalter's z, a test of calibration by the Brier score.
+    r"""Test calibration by the Brier score (Spiegelhalter's z test).
 
     .. math:: z = \frac{\sum_i w_i (y_i - p_i) (1 - 2 p_i)}{\sqrt{\sum_i w_i^2 (1 - 2 p_i)^2 p_i (1 - p_i)}}
 
@@ -138,18 +138,18 @@ def spiegelhalter_test(
     Returns
     -------
     GoodnessOfFit
-        The statistic z, about standard normal if the model is calibrated, and its two-sided p-value.
+        The statistic z, which is approximately standard normal under calibration, and its two-sided p-value.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.logistic_recalibration` for its arguments; if all predictions are 0, 1/2 or 1.
+        As `kcalib.logistic_recalibration`. Also if all predictions are 0, 1/2 or 1.
 
     Notes
     -----
-    z > 0 where the Brier score is larger than predictions say it should be. Predictions near 1/2 do not count, and
-    errors of both signs may cancel: `kcalib.calibration_test` has power against all errors. As ``S:z`` and ``S:p`` of
-    ``rms::val.prob``.
+    z > 0 if the Brier score is larger than expected from the predictions. Predictions near 1/2 have no weight, and
+    errors of both signs may cancel; `kcalib.calibration_test` has power against all errors. The result agrees with
+    ``S:z`` and ``S:p`` of ``rms::val.prob``.
 
     References
     ----------
@@ -179,7 +179,7 @@ def hosmer_lemeshow_test(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> GoodnessOfFit:
-    r"""The chi-square test of Hosmer and Lemeshow in groups between quantiles of the predictions.
+    r"""Test calibration by the Hosmer-Lemeshow chi-square test, in groups between quantiles of the predictions.
 
     .. math:: \chi^2 = \sum_g n_g \frac{(\bar y_g - \bar p_g)^2}{\bar p_g (1 - \bar p_g)}
 
@@ -188,28 +188,28 @@ def hosmer_lemeshow_test(
     y_true, y_pred, sample_weight, classes, from_logits, lens
         As in `kcalib.logistic_recalibration`; probabilities of 0 and 1 are allowed.
     n_groups : int
-        Groups, 1 to 1,000,000; ties leave fewer.
+        Number of groups, 1 to 1,000,000; fewer if there are ties.
     in_sample : bool
-        Whether a logistic regression was fitted to these samples, which takes two degrees of freedom. Of other samples
-        there are as many as groups.
+        Whether a logistic regression was fitted to these samples, which takes two degrees of freedom. For other
+        samples there are as many degrees of freedom as groups.
 
     Returns
     -------
     GoodnessOfFit
-        The test. `kcalib.reliability` has the groups, with ``binning="equal_mass", n_bins=10``.
+        The result. ``kcalib.reliability(..., binning="equal_mass", n_bins=10)`` shows the groups.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.logistic_recalibration` for its arguments; if no degree of freedom is left.
+        As `kcalib.logistic_recalibration`. Also if no degree of freedom is left.
 
     Notes
     -----
-    Prefer `kcalib.calibration_test`. This p-value depends on the number of groups and on who cuts them, errors
-    within a group cancel, small expected counts make it wrong, and it says neither direction nor size of an error. With
-    distinct predictions it is that of R's ``ResourceSelection::hoslem.test`` if `in_sample`. Groups whose predictions
-    are all 0 or all 1 have no degree of freedom; if they hold a label that cannot be, the p-value is 0. With weights
-    :math:`n_g` is the effective number of samples of the group.
+    Prefer `kcalib.calibration_test`. The p-value of this test depends on the number and the boundaries of groups, and
+    is wrong for small expected counts; errors within a group cancel; and the test shows neither direction nor size of
+    an error. For distinct predictions and `in_sample` it agrees with R's ``ResourceSelection::hoslem.test``. Groups
+    whose predictions are all 0 or all 1 have no degree of freedom; if they contain an impossible label, the p-value is
+    0. With weights, :math:`n_g` is the effective number of samples of the group.
 
     References
     ----------
@@ -218,7 +218,7 @@ def hosmer_lemeshow_test(
 
     Examples
     --------
-    Groups of 2 with 0 and 2 events, of which 0.4 and 1.4 were expected: chi-square 0.5 + 6/7.
+    Two groups of 2 with 0 and 2 events, and 0.4 and 1.4 expected: chi-square 0.5 + 6/7.
 
     >>> import kcalib
     >>> result = kcalib.hosmer_lemeshow_test([0, 0, 1, 1], [0.1, 0.3, 0.6, 0.8], n_groups=2)
@@ -234,9 +234,7 @@ def ratio_of(data: Classification, confidence_level: float) -> ObservedExpectedR
     level, sample = check_level(confidence_level), Sample.of(data).to_host()
     observed, expected = (float(sample.weight @ values) for values in (sample.event, sample.confidence))
     if expected == 0:
-        raise ValueError(
-            "`y_pred` gives every event the probability 0, so that none is expected; check the predictions"
-        )
+        raise ValueError("`y_pred` gives every event the probability 0, so no event is expected; check the predictions")
     bins = Bins.of(sample, np.zeros(len(sample.event), dtype=np.int64), 1)
     low, high = (float(limit[0] / bins.confidence[0]) for limit in clopper_pearson(bins, (1 - level) / 2))
     interval = ConfidenceInterval(low, high)
@@ -252,7 +250,7 @@ def spiegelhalter_of(data: Classification) -> GoodnessOfFit:
     variance = float(np.sum(slope**2 * p * (1 - p)))
     if variance == 0:
         raise ValueError(
-            "`y_pred` holds only 0, 1/2 and 1, of which the Brier score is certain; use kcalib.calibration_test"
+            "`y_pred` holds only 0, 1/2 and 1, so the Brier score is not random; use kcalib.calibration_test"
         )
     z = float(np.sum(slope * (sample.event - p))) / math.sqrt(variance)
     return _goodness("spiegelhalter", z, None, math.log(2) + float(scipy.special.log_ndtr(-abs(z))), data)

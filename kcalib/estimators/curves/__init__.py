@@ -1,1 +1,1 @@
-"""Calibration errors of curves instead of bins."""
+"""Calibration errors without bins."""

@@ -1,4 +1,4 @@
-"""Cumulative differences between events and their probabilities, and the laws of their extremes under calibration."""
+"""Compute the cumulative calibration error (ECCE), from differences between events and probabilities."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ __all__ = ["CumulativeCalibrationError", "cumulative_calibration_error"]
 STATISTICS = ("kuiper", "ks")
 LAW, DRAWS = "Brownian motion", "draws"
 BATCH_ELEMENTS = 2**20  # drawn labels in memory at a time
-ROUNDING = 1e-12  # relative: statistics nearer to each other are equal
-TERMS = np.arange(1, 12)  # of the laws' series, from 1 on
-FEWEST_EVENTS = 20  # that the law wants
+ROUNDING = 1e-12  # relative difference of statistics that count as equal
+TERMS = np.arange(1, 12)  # of the series of tail probabilities
+FEWEST_EVENTS = 20  # that the asymptotic p-value needs
 
 
 @dataclass(frozen=True, eq=False)
 class CumulativeCalibrationError(Summarized):
-    """A cumulative calibration error, its p-value, and the differences that it is the extreme of."""
+    """A cumulative calibration error, its p-value, and the cumulative differences."""
 
-    value: float  #: the error: the range of the differences ("kuiper"), or the largest in size ("ks")
+    value: float  #: range of the differences ("kuiper"), or largest absolute difference ("ks")
     statistic: str  #: "kuiper" or "ks"
-    standardized: float  #: the error over the standard deviation of the last difference under calibration
+    standardized: float  #: value over the standard deviation of the last difference under calibration
     pvalue: float  #: probability of an error at least as large, if the model is calibrated
     log_pvalue: float  #: natural logarithm of the p-value, also if that underflows
     pvalue_from: str  #: "Brownian motion" or "draws"
     n_resamples: int | None  #: draws of all labels; None without
     seed: int | None  #: of the draws; None without
-    confidence: np.ndarray = field(repr=False)  #: distinct and ascending, shape (u,)
-    share: np.ndarray = field(repr=False)  #: of the weight with confidences up to these, from 0 to 1, shape (u + 1,)
-    difference: np.ndarray = field(repr=False)  #: share of events less sum of confidences up to these, shape (u + 1,)
+    confidence: np.ndarray = field(repr=False)  #: distinct confidences, ascending, shape (u,)
+    share: np.ndarray = field(repr=False)  #: share of the weight up to each confidence, from 0 to 1, shape (u + 1,)
+    difference: np.ndarray = field(repr=False)  #: cumulative difference up to each confidence, shape (u + 1,)
     standard_deviation: np.ndarray = field(repr=False)  #: of the differences under calibration, shape (u + 1,)
     lens: str  #: notion of calibration, one of `kcalib.lenses`
     n_samples: int  #: samples given
@@ -55,7 +55,7 @@ class CumulativeCalibrationError(Summarized):
         return f"{self.value:.4g}, p-value {format_pvalue(self.pvalue)}"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the cumulative differences over the share of the samples; slopes are calibration errors.
+        """Plot the cumulative differences against the share of the samples; slopes are calibration errors.
 
         Parameters
         ----------
@@ -88,35 +88,35 @@ def cumulative_calibration_error(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> CumulativeCalibrationError:
-    r"""Empirical cumulative calibration error (ECCE) with its p-value: no bins, no bandwidth.
+    r"""Compute the empirical cumulative calibration error (ECCE) and its p-value, without bins or bandwidth.
 
     Parameters
     ----------
     y_true, y_pred, sample_weight, classes, from_logits, lens
-        As in `kcalib.reliability`; weights do not depend on the labels.
+        As in `kcalib.reliability`. Weights must not depend on the labels.
     statistic : {"kuiper", "ks"}
-        The range of the cumulative differences (ECCE-R, Kuiper), or the largest in size (ECCE-MAD, Kolmogorov and
-        Smirnov).
+        "kuiper" is the range of the cumulative differences (ECCE-R); "ks" is the largest absolute difference
+        (ECCE-MAD, Kolmogorov-Smirnov).
     n_resamples : int, optional
-        Draws of all labels from the predictions, 1 to 2**40, for a p-value that is valid for any n. Default: that of
-        the law for many samples, the extremes of a Brownian motion.
+        Number of draws of all labels from the predictions, 1 to 2**40, for a p-value that is valid for any n. Default:
+        the asymptotic p-value, from extremes of a Brownian motion.
     seed : int, optional
-        Of the draws, 0 to 2**64 - 1. None draws one, which the result reports.
+        Seed of the draws, 0 to 2**64 - 1. None draws one, which the result reports.
 
     Returns
     -------
     CumulativeCalibrationError
-        With the fields of `kcalib.CumulativeCalibrationError`, and a method ``plot``.
+        The error with its p-value, the cumulative differences, and a method ``plot``.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.reliability` for its arguments; if an option is out of range; if a `seed` has nothing to draw.
+        As `kcalib.reliability`. Also if an option is out of range; if `seed` is given without `n_resamples`.
 
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave fewer events open than the law for many samples wants.
+        If the predictions are too certain for the asymptotic p-value.
 
     Notes
     -----
@@ -125,11 +125,10 @@ def cumulative_calibration_error(
     .. math:: C_k = \sum_{i \le k} w_i (y_i - c_i) \Big/ \sum_i w_i, \qquad
               \sigma^2 = \sum_i w_i^2 c_i (1 - c_i) \Big/ \Bigl( \sum_i w_i \Bigr)^2 ,
 
-    ECCE-R is :math:`\max C - \min C` and ECCE-MAD :math:`\max |C|`, :math:`C_0 = 0` included [1]_. Of equal confidences
-    only the sum counts, so that the order of samples does not matter. If the model is calibrated, :math:`C / \sigma` is
-    about a Brownian motion [2]_; tails keep their digits. A p-value from R draws is (1 + number of draws at least as
-    large) / (1 + R). Time O(n log n), with draws O(R n); memory O(n); of predictions on a GPU one column comes to the
-    host.
+    ECCE-R is :math:`\max C - \min C`, and ECCE-MAD :math:`\max |C|`, both including :math:`C_0 = 0` [1]_. Only sums
+    over equal confidences are used, so the order of samples does not matter. Under calibration :math:`C / \sigma` is
+    approximately a Brownian motion [2]_. A p-value from R draws is (1 + number of draws with at least the observed
+    value) / (1 + R). Time O(n log n), plus O(R n) for draws; memory O(n). Predictions on a GPU are copied to the host.
 
     References
     ----------
@@ -162,7 +161,7 @@ def cumulative_error_of(
 ) -> CumulativeCalibrationError:
     """Return `cumulative_calibration_error` of checked data."""
     sample = Sample.of(data).to_host()
-    # Samples that differ in nothing can change places: the same sums in any order.
+    # Sort by all values, so that sums do not depend on the order of samples.
     order = np.lexsort((sample.event, sample.weight, sample.confidence))
     c, event = sample.confidence[order], sample.event[order]
     w = sample.weight[order] / np.sum(sample.weight[order])
@@ -210,7 +209,7 @@ def cumulative_error_of(
 
 
 def _differences(weight: np.ndarray, events: np.ndarray, confidence: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the cumulative differences of each column of events, from 0 on, shape (u + 1, columns)."""
+    """Return the cumulative differences of each column of events, starting with 0, shape (u + 1, columns)."""
     sums = np.cumsum(weight[:, None] * (events - confidence[:, None]), axis=0)[ends]
     return np.concatenate((np.zeros((1, sums.shape[1])), sums))
 
@@ -220,10 +219,10 @@ def _extremes(differences: np.ndarray, statistic: str) -> np.ndarray:
 
 
 def _log_tail(x: float, statistic: str) -> float:
-    """Return the log of the probability that the range, or the largest size, of a Brownian motion on [0, 1] is above x.
+    """Return the log of the probability that the range, or largest absolute value, of a Brownian motion exceeds x.
 
-    By reflections of the motion, 8 sum_k (-1)^(k-1) k P(N > k x) and 4 sum_k (-1)^(k-1) P(N > (2 k - 1) x); for small x
-    by the eigenvalues of the law.
+    By reflection it is 8 sum_k (-1)^(k-1) k P(N > k x), or 4 sum_k (-1)^(k-1) P(N > (2 k - 1) x). Small x use the
+    eigenfunction expansion.
     """
     if x <= 0:
         return 0.0

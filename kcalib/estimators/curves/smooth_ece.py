@@ -1,7 +1,7 @@
-"""The smooth calibration error, and smoothed confidences and frequencies for reliability diagrams.
+"""Compute the smooth calibration error, and smoothed frequencies for reliability diagrams.
 
 The reflected Gaussian kernel on [0, 1] is a cosine series, K(s, t) = 1 + 2 sum_k exp(-(pi k sigma)^2 / 2) cos(pi k s)
-cos(pi k t), so that all bandwidths smooth the same cosine coefficients of the residuals.
+cos(pi k t), so all bandwidths use the same cosine coefficients of the residuals.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kcalib.lenses import Lens, TopLabel
 
 __all__ = ["smooth_ece"]
 
-SMALLEST, LARGEST = 1e-4, 1e4  # bandwidths
-FIRST = 2e-3  # down to which coefficients are computed before more are
-SERIES = 2.8  # over the bandwidth: frequencies whose damping, exp(-(pi SERIES)^2 / 2) = 1.6e-17, can be neglected
-CELLS, NODES = 8, 32  # for each frequency: of moments, and of the integral
-MOMENTS = 6  # of residuals within a cell; the others change no smoothed residual by 1e-7
-CURVE_CELLS, MOST_CELLS = 8, 2**15  # of curves, over the bandwidth
+SMALLEST, LARGEST = 1e-4, 1e4  # limits of bandwidths
+FIRST = 2e-3  # smallest bandwidth of the first set of coefficients
+SERIES = 2.8  # number of frequencies times bandwidth; the next have a factor of exp(-(pi SERIES)^2 / 2) = 1.6e-17
+CELLS, NODES = 8, 32  # for each frequency, of moments and of the integral
+MOMENTS = 6  # of residuals within a cell; more would change smoothed residuals by less than 1e-7
+CURVE_CELLS, MOST_CELLS = 8, 2**15  # of curves: number of cells times bandwidth, and its maximum
 
 
 @on_their_gpu
@@ -40,24 +40,25 @@ def smooth_ece(
     from_logits: bool = False,
     lens: Lens | None = None,
 ) -> float:
-    r"""Smooth calibration error (smECE): the mean size of residuals that a Gaussian kernel has smoothed.
+    r"""Compute the smooth calibration error (smECE): the mean absolute residual, smoothed by a Gaussian kernel.
 
     Parameters
     ----------
     y_true, y_pred, sample_weight, classes, from_logits, lens
-        As in `kcalib.reliability`, which draws the smoothed frequencies with ``binning="smooth"``.
+        As in `kcalib.reliability`, which has a diagram of the smoothed frequencies: ``binning="smooth"``.
     bandwidth : float, optional
-        Standard deviation :math:`\sigma` of the kernel, 1e-4 to 1e4. Default: that for which the error is equal to it.
+        Standard deviation :math:`\sigma` of the kernel, 1e-4 to 1e4. Default: the one that equals
+        the error.
 
     Returns
     -------
     float
-        The error, in [0, 1], which is the bandwidth, too, where none is given.
+        The error, in [0, 1].
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.reliability` for its arguments; if `bandwidth` is out of range.
+        As `kcalib.reliability`. Also if `bandwidth` is out of range.
 
     Notes
     -----
@@ -65,9 +66,9 @@ def smooth_ece(
 
     .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Bigl| \frac{1}{n} \sum_i K_\sigma(t, c_i) (y_i - c_i) \Bigr| \, dt .
 
-    It decreases with :math:`\sigma`, and smECE is where they meet. The absolute error is below 1e-6, but errors below
-    1e-4 are those of this bandwidth. A calibrated model of n samples has a value of about :math:`n^{-1/3} / 3`, not 0.
-    Time and memory O(n), and 0.01 s; of predictions on a GPU one column comes to the host.
+    It decreases with :math:`\sigma`; smECE is the value that equals :math:`\sigma`. The numerical error is below 1e-6.
+    Values below 1e-4 use the bandwidth 1e-4. A calibrated model of n samples has a value of about :math:`n^{-1/3} / 3`,
+    not 0. Time and memory O(n). Predictions on a GPU are copied to the host.
 
     References
     ----------
@@ -88,7 +89,7 @@ def smooth_ece(
 
 
 def smooth_error(sample: Sample, bandwidth: float | None = None, smallest: float = FIRST) -> tuple[float, float]:
-    """Return the error of samples on the host, and the bandwidth: that given, or the one that is equal to it."""
+    """Return the error of samples on the host, and the bandwidth: given, or equal to the error."""
     coefficients = _coefficients(sample, smallest if bandwidth is None else bandwidth)
     if bandwidth is None:
         if _integral(coefficients, smallest) >= smallest:
@@ -101,7 +102,7 @@ def smooth_error(sample: Sample, bandwidth: float | None = None, smallest: float
 def _coefficients(sample: Sample, bandwidth: float) -> np.ndarray:
     """Return the weighted means of (event - confidence) cos(pi k confidence) for all k that the bandwidth needs.
 
-    Of the cosine the Taylor series around the centre of a cell.
+    Cosines are Taylor series around the centers of cells.
     """
     count = _frequencies(bandwidth)
     place = sample.confidence * (CELLS * count)
@@ -122,14 +123,14 @@ def _frequencies(bandwidth: float) -> int:
 
 
 def _integral(coefficients: np.ndarray, bandwidth: float) -> float:
-    """Return the integral over [0, 1] of the size of the smoothed residuals."""
+    """Return the integral over [0, 1] of the absolute smoothed residuals."""
     count = min(len(coefficients), _frequencies(bandwidth))
     terms = np.zeros(NODES * count + 1)
     terms[:count] = coefficients[:count] * np.exp(-((np.pi * bandwidth * np.arange(count)) ** 2) / 2)
     residuals = scipy.fft.dct(terms, type=1)
     sizes = np.abs(residuals)
     total = np.sum(sizes) - (sizes[0] + sizes[-1]) / 2
-    # The trapezoidal rule is exact but for zeros within a cell: by Euler and Maclaurin's formula for a kink.
+    # Correct the trapezoidal rule for zeros within a cell, by the Euler-Maclaurin formula for a kink.
     at = np.flatnonzero(residuals[:-1] * residuals[1:] < 0)
     ends = sizes[at] + sizes[at + 1]
     share = sizes[at] / ends
@@ -139,9 +140,9 @@ def _integral(coefficients: np.ndarray, bandwidth: float) -> float:
 def smooth_curve(
     sample: Sample, bandwidth: float, points: np.ndarray, draws: Draws | None
 ) -> tuple[np.ndarray, np.ndarray, Band | None]:
-    """Return mean confidences and frequencies around points, of samples on the host, and limits of drawn frequencies.
+    """Return mean confidences and frequencies around points, and limits of drawn frequencies.
 
-    Samples within an eighth of the bandwidth are taken together; NaN where none is near.
+    Samples within an eighth of the bandwidth are grouped. Points without samples nearby are NaN.
     """
     n_cells = min(math.ceil(CURVE_CELLS / bandwidth), MOST_CELLS)
     cell = np.minimum((sample.confidence * n_cells).astype(np.intp), n_cells - 1)

@@ -128,7 +128,7 @@ def test_weights_lenses_and_columns(name):
     assert numbers(function(np.where(Y, "b", "a"), np.log(columns), from_logits=True)) == pytest.approx(plain, rel=1e-9)
     three = np.column_stack([(1 - P) / 2, P, (1 - P) / 2])
     assert numbers(function(Y, three, lens=ClassWise(1))) == pytest.approx(plain, rel=1e-9)
-    with pytest.raises(ValueError, match=r"leaves 3 classes, expected one that leaves two; pass .*ClassWise\(k\)"):
+    with pytest.raises(ValueError, match=r"has 3 induced classes, expected a lens with two; pass .*ClassWise\(k\)"):
         function(Y, three)
 
 

@@ -1,8 +1,7 @@
-"""The continuous ranked probability score, and the energy score of vectors.
+"""Compute the continuous ranked probability score (CRPS), and the energy score of vectors.
 
-It has closed forms for mixtures of normals and of Laplace laws, for samples and for counts; otherwise it is an integral
-over quantiles. `crps_values` gives that of each sample of checked data, for `kcalib.evaluation` and
-`kcalib.inference.compare`, too.
+There are closed forms for mixtures of normal and of Laplace distributions, for samples and for counts; the CRPS of
+other distributions is an integral between quantiles.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ BATCH_ELEMENTS = 2**20  # numbers in memory at a time
 
 @on_their_gpu
 def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight: Any = None) -> float:
-    r"""Mean continuous ranked probability score; the energy score for predictions of vectors.
+    r"""Compute the mean continuous ranked probability score (CRPS), or the energy score of vectors.
 
-    In the units of the targets; for predictions without spread it is the mean absolute error.
+    It has the units of the targets. For point predictions it is the mean absolute error.
 
     Parameters
     ----------
@@ -59,8 +58,9 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
     y_pred : Distribution
         Predicted distributions, see `kcalib.distributions`.
     fair : bool
-        For samples: the score that the distribution they were drawn from would have on average,
-        instead of that of the S samples as a distribution by themselves, which is worse for smaller S.
+        Whether S samples are draws from the prediction. The score is then an unbiased estimate of the score of the
+        distribution that they are drawn from. Otherwise the samples are the prediction, whose score is worse for
+        smaller S.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights.
 
@@ -74,23 +74,25 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
     TypeError
         If `y_pred` is no distribution of numbers or vectors.
     ValueError
-        As `kcalib.skce` for its arguments; if `fair` is asked for and the predictions are not two or more samples.
+        As `kcalib.skce`. Also if `fair` is True, but predictions are not two or more samples.
 
     Notes
     -----
-    With Z and Z' drawn independently from the prediction the score is
+    With independent draws Z and Z' from the prediction, the score is
 
     .. math:: \mathrm{E} |Z - y| - \tfrac12 \mathrm{E} |Z - Z'| = \int (F(x) - 1\{y \le x\})^2 \,\mathrm{d}x
 
-    (numbers [1]_), or the first with the Euclidean norm (energy score). Closed forms [2]_: mixtures of normal and of
-    Laplace distributions, samples (time O(n S log S)), Poisson, negative binomial, Student's t, log-normal, gamma and
-    censored normal distributions. The energy score of mixtures of normals is an integral over the Laplace transform of
-    the squared norm, by the trapezoidal rule to about 1e-11 of the score's scale; of samples of vectors it is exact, in
-    time O(n S^2 d). Other distributions of numbers: the integral above, or sum for counts, between quantiles, to 1e-6
-    of the score or better, infinite densities and atoms included. What has no quantiles is represented by 512 quasi
-    Monte Carlo draws with seed 0, as are Dirichlet distributions. Of `kcalib.distributions.Quantiles` it is the
-    weighted interval score [3]_, twice the mean pinball loss over the forecast's levels, which tends to the CRPS as
-    these fill (0, 1).
+    for numbers [1]_; the energy score is the first expression with the Euclidean norm.
+
+    - Closed forms [2]_: mixtures of normal and of Laplace distributions, samples (time O(n S log S)), Poisson, negative
+      binomial, Student's t, log-normal, gamma and censored normal distributions.
+    - Other distributions of numbers: numerical integral, or sum for counts, with relative error below 1e-6, also for
+      infinite densities and atoms.
+    - Mixtures of normal distributions of vectors: an integral over the Laplace transform of the squared norm, with
+      error of about 1e-11 of the score's scale. Samples of vectors: exact, in time O(n S^2 d).
+    - Dirichlet distributions, and distributions without quantiles: 512 quasi Monte Carlo draws with seed 0.
+    - `kcalib.distributions.Quantiles`: the weighted interval score [3]_, which is twice the mean pinball loss over the
+      levels; it tends to the CRPS as the levels fill (0, 1).
 
     References
     ----------
@@ -113,19 +115,19 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
 
 
 def check_fair(fair: Any) -> bool:
-    """Check whether the fair score is asked for."""
+    """Check the type of `fair`."""
     if not isinstance(fair, (bool, np.bool_)):
         raise TypeError(f"`fair` is {fair!r}, expected True or False")
     return bool(fair)
 
 
 def has_members(data: Forecasts) -> bool:
-    """Whether the predictions are samples of draws, which have a fair score."""
+    """Return whether the predictions are samples, which have a fair score."""
     return isinstance(data.prediction, Samples)
 
 
 def crps_values(data: Forecasts, *, fair: bool = False) -> Array:
-    """CRPS or energy score of each sample, shape (n,), float64."""
+    """Return CRPS or energy score of each sample, shape (n,), float64."""
     y, prediction = targets_of(data), data.prediction
     components = components_of(prediction)
     if fair and (components is None or components.family != "atoms" or components.locations.shape[1] < 2):
@@ -166,7 +168,7 @@ def crps_values(data: Forecasts, *, fair: bool = False) -> Array:
 
 
 def _in_batches(c: Components, y: Array, score: Callable[[Components, Array], Array]) -> Array:
-    """`score` of some samples at a time, so that tables of pairs of components do not fill the memory."""
+    """Apply `score` to batches of samples, to limit the memory for pairs of components."""
     n, k, d = c.locations.shape
     pairs = k if c.family == "atoms" and d == 1 else k * k
     step = max(1, BATCH_ELEMENTS // (pairs * d * (d if c.family == "normal_full" else 1)))
@@ -179,26 +181,26 @@ def _in_batches(c: Components, y: Array, score: Callable[[Components, Array], Ar
 
 
 def _score_of_atoms(c: Components, y: Array, fair: bool) -> Array:
-    """E|Z - y| - E|Z - Z'| / 2; `fair` leaves the pairs of an atom with itself out of the mean."""
+    """Return E|Z - y| - E|Z - Z'| / 2; `fair` excludes pairs of an atom with itself from the mean."""
     xp, w, z = arrays.namespace(y), c.weights, c.locations
     near = xp.sum(w * xp.linalg.norm(z - y[:, None, :], axis=2), axis=1)
     if z.shape[2] == 1:
         order = xp.argsort(z[:, :, 0], axis=1)
         z, sorted_weights = xp.take_along_axis(z[:, :, 0], order, axis=1), xp.take_along_axis(w, order, axis=1)
         below = xp.cumsum(sorted_weights, axis=1)[:, :-1]
-        # F (1 - F) between neighbours, in which nothing cancels.
+        # The integral of F (1 - F), without cancellation.
         half = xp.sum(below * xp.maximum(1 - below, 0) * xp.diff(z, axis=1), axis=1)
     else:
         half = xp.zeros(len(z))
         for i in range(1, z.shape[1]):
             half += w[:, i] * xp.sum(w[:, :i] * xp.linalg.norm(z[:, :i] - z[:, i : i + 1], axis=2), axis=1)
     if fair:
-        half = half / xp.sum(w * (1 - w), axis=1)  # positive where a second weight is tiny
+        half = half / xp.sum(w * (1 - w), axis=1)  # stays positive if the second weight is tiny
     return near - half
 
 
 def _crps_of_normals(c: Components, y: Array) -> Array:
-    """Mixtures of normal distributions of numbers (Grimit et al. 2006)."""
+    """Return the CRPS of mixtures of normal distributions of numbers (Grimit et al. 2006)."""
     assert c.scales is not None
     w, m, v = c.weights, c.locations[:, :, 0], c.scales.reshape(c.weights.shape)
     near = arrays.namespace(w).sum(w * _mean_size_of_normal(m - y, v), axis=1)
@@ -207,7 +209,7 @@ def _crps_of_normals(c: Components, y: Array) -> Array:
 
 
 def _weighted_pairs(w: Array, pairs: Array) -> Array:
-    """sum_kl w_nk w_nl pairs_nkl, shape (n,)."""
+    """Return sum_kl w_nk w_nl pairs_nkl, shape (n,)."""
     if arrays.is_host(w):
         return np.einsum("nk,nl,nkl->n", w, w, pairs)
     xp = arrays.namespace(w)
@@ -215,7 +217,7 @@ def _weighted_pairs(w: Array, pairs: Array) -> Array:
 
 
 def _mean_size_of_normal(m: Array, v: Array) -> Array:
-    """E|X| of X ~ N(m, v)."""
+    """Return E|X| for X ~ N(m, v)."""
     xp = arrays.namespace(v)
     s = xp.sqrt(v)
     z = m / s
@@ -223,7 +225,7 @@ def _mean_size_of_normal(m: Array, v: Array) -> Array:
 
 
 def _crps_of_laplace(c: Components, y: Array) -> Array:
-    """Mixtures of Laplace distributions."""
+    """Return the CRPS of mixtures of Laplace distributions."""
     assert c.scales is not None
     w, m, b = c.weights, c.locations[:, :, 0], c.scales.reshape(c.weights.shape)
     xp, gap = arrays.namespace(y), abs(m - y)
@@ -233,10 +235,10 @@ def _crps_of_laplace(c: Components, y: Array) -> Array:
 
 
 def _mean_gap_of_laplace(gap: Array, b: Array, c: Array) -> Array:
-    """E|X - X'| of Laplace laws with scales b and c whose medians are `gap` apart.
+    """Return E|X - X'| for Laplace distributions with scales b and c whose medians are `gap` apart.
 
-    gap + (G(b^2) - G(c^2)) / (b^2 - c^2) with G(s) = s^(3/2) exp(-gap / sqrt(s)). The divided difference is the mean of
-    G' over the interval, by quadrature where the scales are near each other.
+    It is gap + (G(b^2) - G(c^2)) / (b^2 - c^2) with G(s) = s^(3/2) exp(-gap / sqrt(s)). For similar scales the divided
+    difference is the mean of G' over the interval, by quadrature.
     """
     xp = arrays.namespace(gap)
     s, t = xp.broadcast_arrays(b * b, c * c)
@@ -252,7 +254,7 @@ def _mean_gap_of_laplace(gap: Array, b: Array, c: Array) -> Array:
 
 
 def _energy_of_normals(c: Components, y: Array) -> Array:
-    """Energy score of mixtures of normal distributions of vectors, with diagonal or full covariances."""
+    """Return the energy score of mixtures of normal distributions of vectors, with diagonal or full covariances."""
     assert c.scales is not None
     xp, w, m, v = arrays.namespace(y), c.weights, c.locations, c.scales
     near = xp.sum(w * _mean_norm_of_normal(m - y[:, None, :], v), axis=1)
@@ -264,14 +266,14 @@ def _energy_of_normals(c: Components, y: Array) -> Array:
 
 
 def _mean_norm_of_normal(m: Array, v: Array) -> Array:
-    """E|X| of X ~ N(m, v) in d dimensions, for m of shape (..., d), v of variances (..., d) or covariances (..., d, d).
+    """Return E|X| for X ~ N(m, v), with m of shape (..., d), and v variances (..., d) or covariances (..., d, d).
 
     With L(t) = E exp(-t |X|^2) and L_0 that of a normal X_0 of mean 0 with E|X_0|^2 = E|X|^2 in all directions,
 
         E|X| = E|X_0| + (4 pi)^(-1/2) int (L_0(t) - L(t)) t^(-3/2) dt.
 
-    In log t the integrand is analytic in a strip and decays exponentially: the trapezoidal rule has an error of
-    exp(-pi^2 / step), and the ends are where 1e-15 of the integral is left.
+    In log t the integrand is analytic in a strip and decays exponentially. The trapezoidal rule has an error of
+    exp(-pi^2 / step), and the range leaves out 1e-15 of the integral.
     """
     xp = arrays.namespace(m)
     if v.ndim == m.ndim + 1:
@@ -292,7 +294,7 @@ def _mean_norm_of_normal(m: Array, v: Array) -> Array:
 
 
 def _crps_of_zero_inflated(data: Forecasts, prediction: ZeroInflated) -> Array:
-    """With probability p of 0 in addition: p |y| + (1 - p) CRPS(y) - p (1 - p) CRPS(0), by the scores without."""
+    """Return the CRPS p |y| + (1 - p) CRPS(y) - p (1 - p) CRPS(0) for an additional probability p of 0."""
     inner, y = dataclasses.replace(data, prediction=prediction.distribution), targets_of(data)[:, 0]
     p = arrays.to_compute_device(prediction.probability)
     at_zero = crps_values(inner.with_targets(0.0 * data.y))
@@ -300,11 +302,11 @@ def _crps_of_zero_inflated(data: Forecasts, prediction: ZeroInflated) -> Array:
 
 
 def _crps_of_censored_normals(y: Array, prediction: Censored, normal: Normal) -> Array:
-    """By the antiderivative x F^2 + 2 f F - F(sqrt(2) x) / sqrt(pi) of F^2, on either side of the target."""
+    """Return the CRPS from the antiderivative x F^2 + 2 f F - F(sqrt(2) x) / sqrt(pi) of F^2, on both sides of y."""
     mean, std, xp = *map(arrays.to_compute_device, (normal.mean, normal.std)), arrays.namespace(y)
 
     def integral(z: Array) -> Array:
-        z = xp.clip(z, -40.0, np.inf)  # nothing is left of there
+        z = xp.clip(z, -40.0, np.inf)  # there is no mass to the left
         lower = special(z).ndtr(z)
         density = xp.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
         return lower * (z * lower + 2 * density) - special(z).ndtr(math.sqrt(2) * z) / math.sqrt(math.pi)
@@ -317,9 +319,9 @@ def _crps_of_censored_normals(y: Array, prediction: Censored, normal: Normal) ->
 
 
 def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> Array:
-    """With mean m and dispersion a: E|Z - y| = (y - m) (2 F(y) - 1) + 2 m (1 + a y) f(y).
+    """Return the CRPS of counts, with E|Z - y| = (y - m) (2 F(y) - 1) + 2 m (1 + a y) f(y), m mean, a dispersion.
 
-    From k f(k) = m (1 + a (k - 1)) f(k - 1) / (1 + a m), summed by parts.
+    This follows from k f(k) = m (1 + a (k - 1)) f(k - 1) / (1 + a m), by summation by parts.
     """
     y = targets_of(data)[:, 0]
     xp = arrays.namespace(y)
@@ -335,18 +337,18 @@ def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> 
 
 
 def _half_gap_of_negative_binomial(m: Array, a: Array) -> Array:
-    """E|Z - Z'| / 2 of negative binomial counts with mean m and dispersion a.
+    """Return E|Z - Z'| / 2 for negative binomial counts with mean m and dispersion a.
 
-    |k| is the integral of (1 - cos(k t)) / (1 - cos(t)) over a period of t, over 2 pi. So it is that of the
-    characteristic function; with v = cot(t / 2) and s = 1 + a m
+    |k| is the integral of (1 - cos(k t)) / (1 - cos(t)) over a period of t, divided by 2 pi, so the expectation is an
+    integral of the characteristic function; with v = cot(t / 2) and s = 1 + a m
 
         (1 / 2 pi) int_0^oo 1 - (1 + 4 a m s / (1 + v^2))^(-1/a) dv.
 
-    With v = sinh(w) the integrand is bounded for |Im w| < pi/4 and falls as exp(-|w|): the trapezoidal rule has an
+    With v = sinh(w) the integrand is bounded for |Im w| < pi/4 and decays as exp(-|w|). The trapezoidal rule has an
     error of exp(-pi^2 / (2 step)).
     """
     xp, s = arrays.namespace(m), 1 + a * m
-    # Up to where 1e-16 of the integral is left, which is at least about the smaller of m and its root.
+    # The range leaves out 1e-16 of the integral, which is at least about the smaller of m and its root.
     last = math.log(8e16 * float(xp.max(m * s / xp.minimum(m, xp.sqrt(m)))))
     step = 0.13
     total = xp.zeros(m.shape)

@@ -1,7 +1,7 @@
-"""Numbers about the spread of predictions, by the names and definitions of other libraries.
+"""Compute statistics of the spread of predictions, with the names and definitions of other libraries.
 
-`sharpness` and `miscalibration_area` are those of uncertainty-toolbox, `ence` that of Levi et al. and netcal,
-`dawid_sebastiani_score` that of scoringRules and scoringutils.
+`sharpness` and `miscalibration_area` are from uncertainty-toolbox, `ence` from Levi et al. and netcal,
+`dawid_sebastiani_score` from scoringRules and scoringutils.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kcalib.estimators.forecasts.quantities import forecasts_of, mean_of, means_
 
 __all__ = ["dawid_sebastiani_score", "ence", "miscalibration_area", "sharpness"]
 
-AREA_LEVELS = 100  # probabilities of intervals, from 0 to 1
+AREA_LEVELS = 100  # number of interval probabilities, from 0 to 1
 
 
 @on_their_gpu
 def sharpness(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
-    """Return the root of the mean variance of the predictions, whatever the targets.
+    """Return the root of the mean variance of the predictions; targets are not used.
 
     Parameters
     ----------
@@ -39,16 +39,16 @@ def sharpness(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -
     Returns
     -------
     float
-        The root, in the units of the targets; lower is sharper, and better only among calibrated models.
+        The root mean variance, in the units of the targets. Lower is sharper; compare calibrated models only.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; for predictions of vectors, and of a standard deviation that is 0 or infinite.
+        As `kcalib.crps`. Also if predictions are vectors, or a standard deviation is 0 or infinite.
 
     Notes
     -----
-    As ``sharpness`` of uncertainty-toolbox (Tran et al. 2020).
+    It agrees with ``sharpness`` of uncertainty-toolbox (Tran et al. 2020).
 
     Examples
     --------
@@ -63,7 +63,7 @@ def sharpness(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -
 
 @on_their_gpu
 def dawid_sebastiani_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
-    r"""Return the mean Dawid-Sebastiani score, which looks at means and standard deviations alone.
+    r"""Return the mean Dawid-Sebastiani score, which uses means and standard deviations only.
 
     Parameters
     ----------
@@ -73,18 +73,18 @@ def dawid_sebastiani_score(y_true: Any, y_pred: Distribution, *, sample_weight: 
     Returns
     -------
     float
-        The mean of :math:`(y - \mu)^2 / \sigma^2 + 2 \log \sigma`; lower is better. It is proper, and changes with the
+        The mean of :math:`(y - \mu)^2 / \sigma^2 + 2 \log \sigma`; lower is better. It is proper, and depends on the
         units of the targets.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; for predictions of vectors, and of a standard deviation that is 0 or infinite.
+        As `kcalib.crps`. Also if predictions are vectors, or a standard deviation is 0 or infinite.
 
     Notes
     -----
-    As ``dss_norm`` and ``dss_sample`` of scoringRules, which scoringutils calls: the variance of S samples is the sum
-    of squares over S. For normal distributions it is twice the log score less log(2 pi).
+    It agrees with ``dss_norm`` and ``dss_sample`` of scoringRules and scoringutils: the variance of S samples has
+    divisor S. For normal distributions it is twice the log score minus log(2 pi).
 
     Examples
     --------
@@ -100,35 +100,36 @@ def dawid_sebastiani_score(y_true: Any, y_pred: Distribution, *, sample_weight: 
 
 @on_their_gpu
 def ence(y_true: Any, y_pred: Distribution, *, n_bins: int = N_BINS, sample_weight: Any = None) -> float:
-    r"""Return the expected normalised calibration error, of errors against the predicted standard deviations.
+    r"""Return the expected normalized calibration error (ENCE) of predicted standard deviations.
 
     Parameters
     ----------
     y_true, y_pred, sample_weight
         As in `kcalib.crps`, for predictions of numbers.
     n_bins : int
-        Bins of the standard deviations, in order, that hold about as many samples each; equal ones are in one bin.
+        Number of bins of the standard deviations, with about equal numbers of samples. Equal standard deviations share
+        a bin.
 
     Returns
     -------
     float
-        The mean over bins of :math:`|\mathrm{RMSE} - \mathrm{RMV}| / \mathrm{RMV}`, with the root mean squared error
-        and the root mean variance of the bin. Of a calibrated model it is not 0 but about
+        The mean over bins of :math:`|\mathrm{RMSE} - \mathrm{RMV}| / \mathrm{RMV}`, where RMSE is the root mean squared
+        error and RMV the root mean variance of the bin. For calibrated models it is not 0, but about
         :math:`0.56 \sqrt{B / n}` for normal distributions and B bins.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; if `n_bins` is no integer of at least 1, or larger than the number of samples; for predictions
-        of vectors, and of a standard deviation that is 0 or infinite.
+        As `kcalib.crps`. Also if `n_bins` is no integer between 1 and the number of samples; if predictions are
+        vectors, or a standard deviation is 0 or infinite.
 
     Notes
     -----
-    Levi, Gispan, Giladi and Fetaya (2022), equation 8. ``netcal.metrics.ENCE`` has it for bins of equal width.
+    See Levi, Gispan, Giladi and Fetaya (2022), equation 8. ``netcal.metrics.ENCE`` uses bins of equal width.
 
     Examples
     --------
-    Errors of 2 where 1 is predicted, and of 3 where 3 is:
+    Errors of 2 with predicted standard deviation 1, and errors of 3 with 3:
 
     >>> import kcalib
     >>> from kcalib.distributions import Normal
@@ -150,37 +151,37 @@ def ence(y_true: Any, y_pred: Distribution, *, n_bins: int = N_BINS, sample_weig
 
 @on_their_gpu
 def miscalibration_area(y_true: Any, y_pred: Distribution, *, seed: int = 0, sample_weight: Any = None) -> float:
-    """Return the area between the curve of the coverage of central intervals and the diagonal.
+    """Return the area between the coverage curve of central intervals and the diagonal.
 
     Parameters
     ----------
     y_true, y_pred, sample_weight
         As in `kcalib.crps`, for predictions of numbers.
     seed : int
-        Of the randomised PIT values of distributions with atoms.
+        Seed of randomized PIT values, for distributions with atoms.
 
     Returns
     -------
     float
-        The area, at most 1/2; 0 if each interval holds the share of the targets that it should.
+        The area, at most 1/2; 0 if the coverage of each interval equals its probability.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; for predictions of vectors.
+        As `kcalib.crps`. Also if predictions are vectors.
 
     See Also
     --------
-    kcalib.quantile_calibration : Coverage of quantiles, with a band: central intervals do not see a shift.
+    kcalib.quantile_calibration : Coverage of quantiles, with a band; it also shows shifts.
 
     Notes
     -----
-    As ``miscalibration_area`` of uncertainty-toolbox: intervals of 100 probabilities p from 0 to 1, between the
-    quantiles at (1 - p) / 2 and (1 + p) / 2, and straight lines between the points.
+    It agrees with ``miscalibration_area`` of uncertainty-toolbox: intervals with 100 probabilities p from 0 to 1,
+    between the quantiles at (1 - p) / 2 and (1 + p) / 2, and linear interpolation.
 
     Examples
     --------
-    Each target is the median, which all intervals hold:
+    Targets are medians, which all intervals contain:
 
     >>> import kcalib
     >>> from kcalib.distributions import Normal
@@ -196,7 +197,7 @@ def miscalibration_area(y_true: Any, y_pred: Distribution, *, seed: int = 0, sam
     gaps = shares[np.searchsorted(offsets[order], levels, side="right")] - levels
     first, second = np.abs(gaps[:-1]), np.abs(gaps[1:])
     both = np.maximum(first + second, np.finfo(float).tiny)
-    crossing = gaps[:-1] * gaps[1:] < 0  # two triangles instead of a trapezium
+    crossing = gaps[:-1] * gaps[1:] < 0  # two triangles instead of a trapezoid
     heights = np.where(crossing, (first**2 + second**2) / both, both)
     return float(np.sum(heights) / 2 / (AREA_LEVELS - 1))
 

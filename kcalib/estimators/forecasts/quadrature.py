@@ -1,7 +1,7 @@
-"""Integrate (F(x) - 1{y <= x})^2 for distributions that are known by `cdf` and `quantile` alone.
+"""Integrate (F(x) - 1{y <= x})^2 for distributions with `cdf` and `quantile` only, for `crps`.
 
-Intervals between quantiles are bisected until Gauss and Legendre's rule does not change any more, so that infinite
-densities and jumps of F cost bisections and no digits. Counts are summed. Called by `crps`.
+Intervals between quantiles are bisected until the Gauss-Legendre rule converges, so infinite densities and jumps of F
+cost bisections but no accuracy. Counts are summed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from kcalib.estimators.forecasts.quantities import quantiles_of, targets_of
 
 KNOTS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.15, 0.5, 0.85, 0.98, 0.999, 1 - 1e-5, 1 - 1e-8, 1 - 1e-12)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
-TOLERANCE = 1e-9  # change by a bisection, relative to the score of the row, that is the last one
-MOST_COUNTS = 2**14  # a row's counts that are summed one by one; F of more is nearly linear between neighbours
+TOLERANCE = 1e-9  # bisection stops at this change, relative to the score of the row
+MOST_COUNTS = 2**14  # of a row that are summed one by one; with more, F is nearly linear between neighbors
 BATCH_ELEMENTS = 2**20  # numbers in memory at a time
 
-CDF = Callable[[Array, Array], Array]  # of rows and numbers, both of shape (k,)
+CDF = Callable[[Array, Array], Array]  # function of rows and numbers, both of shape (k,)
 
 
 def crps_by_quadrature(data: Forecasts) -> Array:
-    """Return the CRPS of each sample of numbers, shape (n,), to about 1e-8 relative."""
+    """Return the CRPS of each sample of numbers, shape (n,), with a relative error of about 1e-8."""
     y, support = targets_of(data)[:, 0], data.prediction.support
     xp = arrays.namespace(y)
     ends = [xp.zeros_like(y)[:, None], xp.ones_like(y)[:, None]] if support == "unit" else []
@@ -53,7 +53,7 @@ def crps_by_quadrature(data: Forecasts) -> Array:
     for batch in _batches(np.where(widths > MOST_COUNTS, sizes, widths), widths > MOST_COUNTS):
         rows = to_device_of(batch, y)
         if widths[batch[0]] > MOST_COUNTS:
-            # A sum over counts is nearly the integral from 1/2 below the first one to 1/2 below the last one.
+            # Approximate the sum over counts by the integral from 1/2 below the first to 1/2 below the last one.
             total[rows] = _integrate(interpolated_cdf, edges[rows] - 0.5, y[rows] - 0.5, rows)
             continue
         place = to_device_of(np.repeat(np.arange(len(batch)), widths[batch]), y)
@@ -65,7 +65,7 @@ def crps_by_quadrature(data: Forecasts) -> Array:
 
 
 def _batches(sizes: np.ndarray, kinds: np.ndarray | bool = False) -> Iterator[np.ndarray]:
-    """Return rows of one kind, of so many numbers together that there is memory for them."""
+    """Yield batches of rows of one kind, with limited total size."""
     for kind in (False, True):
         (rows,) = np.nonzero(np.broadcast_to(kinds, sizes.shape) == kind)
         numbers = np.cumsum(sizes[rows]) // BATCH_ELEMENTS
@@ -73,7 +73,7 @@ def _batches(sizes: np.ndarray, kinds: np.ndarray | bool = False) -> Iterator[np
 
 
 def _integrate(cdf: CDF, edges: Array, y: Array, rows: Array) -> Array:
-    """Return integrals between the first and the last edge of each of these rows; the target is an edge."""
+    """Return the integral between the first and the last edge of each row; the target is an edge."""
     xp, n = arrays.namespace(y), len(rows)
     nodes, weights = to_device_of(NODES, y), to_device_of(WEIGHTS, y)
 

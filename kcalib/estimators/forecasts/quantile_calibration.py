@@ -1,8 +1,4 @@
-"""Where targets lie in their predicted distributions: PIT values, and the quantile calibration curve.
-
-`pit_values` and `quantile_calibration` check their input and call `pit_of` and `curve_of` of checked data, which
-`kcalib.evaluation` and the command call, too.
-"""
+"""Compute PIT values, and the quantile calibration curve of predicted distributions."""
 
 from __future__ import annotations
 
@@ -28,37 +24,36 @@ from kcalib.estimators.forecasts.quantities import cdf_at, forecasts_of, levels_
 from kcalib.report import diagrams
 from kcalib.report.summary import Summarized
 
-PIT_STREAM = 0x504954  # beside the seed: targets simulated with the same seed are not made of the same numbers
+PIT_STREAM = 0x504954  # added to the seed, so that targets simulated with the same seed use other random numbers
 HISTOGRAM_BINS = 20
-SMALLEST_JUMP = 1e-4  # of a distribution function; those of float32 parameters have smaller ones by rounding
+SMALLEST_JUMP = 1e-4  # of a distribution function; rounding of float32 parameters causes smaller ones
 
 
 @on_their_gpu
 def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> Array:
-    """Probability integral transform: where in its predicted distribution each target lies.
+    """Compute the probability integral transform (PIT): each target's place in its predicted distribution.
 
     Parameters
     ----------
     y_true, y_pred
         As in `kcalib.crps`, for predictions of numbers.
     seed : int
-        Of the randomisation for counts, samples, and targets that have a probability.
+        Seed of the randomization, for counts, samples, and distributions with atoms.
 
     Returns
     -------
     array, float64, shape (n,)
-        NumPy's, or CuPy's for predictions on a GPU.
-        In [0, 1]: P(Z <= y) for continuous predictions. Where targets have a probability, as counts have,
-        P(Z < y) + u P(Z = y) with u uniform in (0, 1), a function of the seed and the row. For S samples the rank of
-        the target among them, (number below + u (1 + number equal)) / (S + 1), which is uniform if targets and samples
-        are drawn from the same distribution; if they have weights w, S is 1 / (sum of w^2) and numbers are weights
-        times S. Of a calibrated model the values are uniform; but models can have uniform values and not be
-        calibrated, see `kcalib.calibration_test`.
+        PIT values in [0, 1]; a CuPy array for predictions on a GPU. They are P(Z <= y) for continuous predictions, and
+        P(Z < y) + u P(Z = y) with u uniform in (0, 1), a function of the seed and the row, if the target has a positive
+        probability. For S samples they are the randomized rank of the target,
+        (number below + u (1 + number equal)) / (S + 1), which is uniform if targets and samples come from the same
+        distribution; with weights w, S is 1 / (sum of w^2), and numbers are weights times S. PIT values of a calibrated
+        model are uniform. The converse is false, see `kcalib.calibration_test`.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; for predictions of vectors.
+        As `kcalib.crps`. Also if predictions are vectors.
 
     Examples
     --------
@@ -72,17 +67,17 @@ def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class QuantileCalibration(Summarized):
-    """Observed coverage of predicted quantiles; `plot` draws it. Arrays are float64."""
+    """Observed coverage of predicted quantiles. Arrays are float64."""
 
-    levels: np.ndarray  #: predicted probabilities that a target is at most the quantile, shape (k,)
-    coverage: np.ndarray  #: share of the targets that are, shape (k,)
-    standard_error: np.ndarray  #: of the share if the model is calibrated, shape (k,)
-    consistency_band: Band  #: limits of the share if the model is calibrated, at each level
-    error: float  #: mean absolute difference of coverage and level; of a calibrated model not 0 but about 0.3 / sqrt(n)
-    histogram: np.ndarray  #: share of the PIT values in bins of equal width, 20 but of a state with others
+    levels: np.ndarray  #: levels of the quantiles, shape (k,)
+    coverage: np.ndarray  #: share of targets that are at most the quantile, shape (k,)
+    standard_error: np.ndarray  #: of the coverage under calibration, shape (k,)
+    consistency_band: Band  #: limits of the coverage under calibration, at each level
+    error: float  #: mean absolute difference of coverage and level; about 0.3 / sqrt(n) for calibrated models
+    histogram: np.ndarray  #: share of the PIT values in bins of equal width, 20 unless a state has another number
     confidence_level: float  #: of the band
-    simultaneous: bool  #: whether it holds for all levels at once (Dvoretzky, Kiefer, Wolfowitz, Massart)
-    seed: int | None  #: of the randomised PIT values; None where no target has a probability
+    simultaneous: bool  #: whether the band holds for all levels at once
+    seed: int | None  #: of randomized PIT values; None if nothing was randomized
     n_samples: int  #: samples given
 
     def __repr__(self) -> str:
@@ -92,21 +87,21 @@ class QuantileCalibration(Summarized):
         )
 
     def plot(self, ax: Any = None, *, color: str | None = None, histogram: bool = True, legend: bool = True) -> Any:
-        """Draw the curve: observed against predicted coverage, the band, the diagonal, a histogram of PIT values.
+        """Plot observed against predicted coverage, the band, the diagonal, and a histogram of PIT values.
 
-        The histogram has a band, too, of what each bar would be for a calibrated model (binomial).
+        The histogram has a binomial band for its bars under calibration.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; by default the axes of a new figure that pyplot does not know (``ax.figure.savefig`` writes
-            it).
+            Axes to draw on. Default: axes of a new figure, which pyplot does not manage (save it by
+            ``ax.figure.savefig``).
         color : str, optional
-            Of the curve, in any form that matplotlib knows. Default: a blue, on dark axes a lighter one.
+            Color of the curve. Default: a blue, lighter on dark axes.
         histogram : bool
-            Put the histogram of the PIT values below, in axes that are cut off from `ax`.
+            Whether to draw a histogram of the PIT values in the lower part of `ax`.
         legend : bool
-            Say what is what, above the diagram.
+            Whether to draw a legend above the diagram.
 
         Returns
         -------
@@ -131,21 +126,20 @@ def quantile_calibration(
     simultaneous: bool = False,
     seed: int | None = SEED,
 ) -> QuantileCalibration:
-    """Quantile calibration curve: how often targets are at most the predicted quantiles.
+    """Compute the quantile calibration curve: how often targets are at most the predicted quantiles.
 
     Parameters
     ----------
     y_true, y_pred
         As in `kcalib.crps`, for predictions of numbers.
     levels : array_like, shape (k,), optional
-        Levels of the quantiles, each in (0, 1). Default: 0.05, 0.1, ..., 0.95, and of
-        `kcalib.distributions.Quantiles` its own.
+        As in `kcalib.pinball_loss`.
     confidence_level : float
-        Of the consistency band, in (0, 1).
+        Confidence level of the consistency band, in (0, 1).
     simultaneous : bool
-        Whether the band holds for all levels at once, or for each by itself.
+        Whether the band holds for all levels at once, instead of each level separately.
     seed : int, optional
-        Of the randomised PIT values, see `kcalib.pit_values`. None draws one, which the curve reports.
+        Seed of randomized PIT values, see `kcalib.pit_values`. None draws one, which the curve reports.
 
     Returns
     -------
@@ -155,19 +149,19 @@ def quantile_calibration(
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; if a level is out of range; for predictions of vectors.
+        As `kcalib.crps`. Also if a level is out of range; if predictions are vectors.
 
     See Also
     --------
-    kcalib.calibration_test : Finds what the curve does not show.
+    kcalib.calibration_test : Test that also detects errors which cancel in the curve.
 
     Notes
     -----
-    The coverage at level tau is the share of PIT values (`kcalib.pit_values`) of at most tau (Widmann, Lindsten and
-    Zachariah 2021, appendix A.1). If the model is calibrated n times the share is binomial: so are the standard error
-    and the band at each level. The simultaneous band has the half width sqrt(log(2 / a) / (2 n)) with a = 1 -
-    confidence_level, from the inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant. The curve averages
-    over all predictions: errors that cancel between them do not show. Time O(n log n + n k), memory O(n).
+    The coverage at level tau is the share of PIT values (`kcalib.pit_values`) up to tau (Widmann, Lindsten and
+    Zachariah 2021, appendix A.1). Under calibration n times the coverage is binomial, which gives the standard error
+    and the band at each level. The simultaneous band has the half width sqrt(log(2 / a) / (2 n)) with a = 1 - confidence_level, by
+    the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant. The curve averages over all predictions, so
+    errors of opposite sign can cancel. Time O(n log n + n k), memory O(n).
 
     Examples
     --------
@@ -189,12 +183,12 @@ def quantile_calibration(
 
 
 def pit_of(data: Forecasts, seed: int) -> Array:
-    """PIT values, shape (n,)."""
+    """Return PIT values, shape (n,)."""
     return pit_at(data, pit_uniforms(seed, np.arange(data.n)))
 
 
 def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
-    """Return what PIT values are randomised with: numbers of rows with these numbers, ascending."""
+    """Return the uniform numbers that randomize PIT values, for rows with these ascending numbers."""
     if not len(numbers):
         return np.empty(0)
     first, last = int(numbers[0]), int(numbers[-1])
@@ -204,7 +198,7 @@ def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
 
 
 def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:
-    """Return PIT values from these uniform numbers, which they are randomised with, shape (n,)."""
+    """Return PIT values randomized by these uniform numbers, shape (n,)."""
     y = numbers_of(data, "PIT values are")
     uniform = to_device_of(uniform, y)
     atoms = None if isinstance(data.prediction, Samples) else samples_of(data)
@@ -222,7 +216,7 @@ def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:
 def curve_of(
     data: Forecasts, *, levels: np.ndarray, confidence_level: float, simultaneous: bool, seed: int
 ) -> QuantileCalibration:
-    """`quantile_calibration` of checked data."""
+    """Return `quantile_calibration` of checked data."""
     check_band(confidence_level, simultaneous)
     pit, n = pit_of(data, seed), data.n
     xp = arrays.namespace(pit)
@@ -253,7 +247,7 @@ def curve_at(
     simultaneous: bool,
     seed: int | None,
 ) -> QuantileCalibration:
-    """The curve of n samples with this coverage of the levels, and shares of PIT values in bins."""
+    """Return the curve of n samples from the coverage of levels and the histogram of PIT values."""
     if simultaneous:
         width = math.sqrt(math.log(2 / (1 - confidence_level)) / (2 * n))
         band = Band(np.maximum(levels - width, 0), np.minimum(levels + width, 1))
@@ -274,26 +268,26 @@ def curve_at(
 
 
 def coverage_band(n: int, levels: np.ndarray, confidence_level: float) -> Band:
-    """Return limits of the coverage at each level if n samples are of a calibrated model: binomial quantiles."""
+    """Return limits of the coverage of n samples under calibration, at each level: binomial quantiles."""
     tail = (1 - confidence_level) / 2
     return Band(_binomial_quantile(n, levels, tail) / n, 1 - _binomial_quantile(n, 1 - levels, tail) / n)
 
 
 def _histogram(ascending: Array) -> np.ndarray:
-    """Numbers of PIT values, in order, in bins of equal width."""
+    """Return the number of sorted PIT values in each bin of equal width."""
     inner = arrays.like(bin_edges(HISTOGRAM_BINS)[1:-1], ascending)
     below = arrays.to_host(arrays.namespace(ascending).searchsorted(ascending, inner, side="left"))
     return np.diff(below, prepend=0, append=len(ascending))
 
 
 def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
-    """Smallest k with P(X <= k) >= probability."""
-    k = np.maximum(np.ceil(scipy.special.bdtrik(probability, n, p)), 0)  # rounded, it may be one too large
+    """Return the smallest k with P(X <= k) >= probability."""
+    k = np.maximum(np.ceil(scipy.special.bdtrik(probability, n, p)), 0)  # rounding may make it too large by one
     return np.where((k > 0) & (scipy.special.bdtr(k - 1, n, p) >= probability), k - 1, k)
 
 
 def is_continuous(data: Forecasts) -> bool:
-    """Whether no target has a predicted probability, so that PIT values need no randomisation."""
+    """Return whether no target has a positive predicted probability, so PIT values need no randomization."""
     if data.prediction.support == "count" or isinstance(data.prediction, Wrapper) or samples_of(data) is not None:
         return False
     y = numbers_of(data, "PIT values are")

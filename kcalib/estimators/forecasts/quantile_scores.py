@@ -1,4 +1,4 @@
-"""Scores of predicted quantiles and intervals, level by level: coverage, width, pinball loss and its parts."""
+"""Compute scores of predicted quantiles and intervals: coverage, width, pinball loss and its decomposition."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from kcalib.report.summary import MOST_ROWS, Summarized, Summary
 
 __all__ = ["QuantileScores", "interval_score", "quantile_scores", "weighted_interval_score"]
 
-SAME = 1e-9  # sums of two levels that differ from 1 by less are those of a central interval
+SAME = 1e-9  # two levels whose sum differs from 1 by less are ends of a central interval
 
 
 @dataclass(frozen=True, eq=False)
 class QuantileScores(Summarized):
-    """Scores of predicted quantiles at each level, and of the central intervals between them; arrays are float64."""
+    """Scores of predicted quantiles at each level, and of central intervals between them. Arrays are float64."""
 
     levels: np.ndarray  #: of the quantiles, shape (k,)
-    coverage: np.ndarray  #: share of the targets that are at most the quantile, shape (k,)
-    consistency_band: Band  #: limits of the share if the model is calibrated, at each level by itself
-    pinball_loss: np.ndarray  #: mean at each level, shape (k,): miscalibration - discrimination + uncertainty
-    miscalibration: np.ndarray  #: what the loss loses by the best increasing map of the quantiles, shape (k,)
-    discrimination: np.ndarray  #: by how much the mapped quantiles are better than one quantile for all, shape (k,)
-    uncertainty: np.ndarray  #: the loss of the targets' own quantile for all samples, shape (k,)
-    interval_probabilities: np.ndarray  #: of the central intervals whose ends are at two of the levels, shape (c,)
-    interval_coverage: np.ndarray  #: share of the targets in them, ends included, shape (c,)
-    interval_width: np.ndarray  #: their mean width, shape (c,)
+    coverage: np.ndarray  #: share of targets that are at most the quantile, shape (k,)
+    consistency_band: Band  #: pointwise limits of the coverage under calibration
+    pinball_loss: np.ndarray  #: mean loss, shape (k,): miscalibration - discrimination + uncertainty
+    miscalibration: np.ndarray  #: gain by the best increasing map of the quantiles, shape (k,)
+    discrimination: np.ndarray  #: gain of the mapped quantiles over one quantile for all samples, shape (k,)
+    uncertainty: np.ndarray  #: loss of one quantile for all samples, that of the targets, shape (k,)
+    interval_probabilities: np.ndarray  #: of central intervals between two of the levels, shape (c,)
+    interval_coverage: np.ndarray  #: share of targets in the intervals, including ends, shape (c,)
+    interval_width: np.ndarray  #: mean width of the intervals, shape (c,)
     interval_score: np.ndarray  #: `kcalib.interval_score`, shape (c,)
     weighted_interval_score: float  #: `kcalib.weighted_interval_score`
     confidence_level: float  #: of the band
@@ -70,37 +70,37 @@ class QuantileScores(Summarized):
 def quantile_scores(
     y_true: Any, y_pred: Distribution, *, levels: Any = None, confidence_level: float = 0.95
 ) -> QuantileScores:
-    r"""Coverage, width, pinball loss and its decomposition at each level of predicted quantiles.
+    r"""Compute coverage, width, pinball loss and its decomposition at each level of predicted quantiles.
 
     Parameters
     ----------
     y_true, y_pred
-        As in `kcalib.crps`, for predictions of numbers: `kcalib.distributions.Quantiles`, or any with quantiles.
+        As in `kcalib.crps`, for predictions of numbers: `kcalib.distributions.Quantiles`, or others with quantiles.
     levels : array_like, shape (k,), optional
         As in `kcalib.pinball_loss`.
     confidence_level : float
-        Of the consistency band, in (0, 1).
+        Confidence level of the consistency band, in (0, 1).
 
     Returns
     -------
     QuantileScores
-        The numbers of each level, and of each central interval whose two ends are among the levels.
+        The scores of each level, and of each central interval whose ends are among the levels.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; if a level is out of range or not predicted; for predictions of vectors.
+        As `kcalib.crps`. Also if a level is out of range or not predicted; if predictions are vectors.
 
     See Also
     --------
-    kcalib.quantile_calibration : Coverage with targets equal to a quantile randomised, and a diagram.
+    kcalib.quantile_calibration : Coverage with randomized ties, and a diagram.
 
     Notes
     -----
-    The pinball loss is split as in [1]_: with the increasing function of the predicted quantiles that has the least
-    loss (isotonic regression), *miscalibration* is what it gains, *discrimination* what is left of the loss of one
-    quantile for all, and that loss the *uncertainty*. Both differences are at least 0; of a calibrated model the
-    miscalibration is small but not 0. Time O(k n log n).
+    The pinball loss is decomposed as in [1]_. Isotonic regression gives the increasing function of the predicted
+    quantiles with the least loss. *Miscalibration* is its gain over the predicted quantiles; *uncertainty* is the loss
+    of one quantile for all samples; *discrimination* is the gain of the function over that. Miscalibration and
+    discrimination are at least 0; for calibrated models miscalibration is small, but not 0. Time O(k n log n).
 
     References
     ----------
@@ -159,7 +159,7 @@ def quantile_scores(
 def weighted_interval_score(
     y_true: Any, y_pred: Distribution, *, levels: Any = None, sample_weight: Any = None
 ) -> float:
-    r"""Mean weighted interval score of predicted quantiles: twice the pinball loss, averaged over levels.
+    r"""Compute the mean weighted interval score of predicted quantiles: twice the pinball loss, averaged over levels.
 
     Parameters
     ----------
@@ -169,9 +169,9 @@ def weighted_interval_score(
     Returns
     -------
     float
-        The score; lower is better. With the median and both ends of C central intervals of the probabilities
-        :math:`1 - \alpha_c` it is :math:`(|y - m| / 2 + \sum_c \alpha_c \mathrm{IS}_c / 2) / (C + 1/2)`, with interval
-        scores IS; it tends to the CRPS as the levels fill (0, 1).
+        The score; lower is better. With the median m and C central intervals of probabilities :math:`1 - \alpha_c`,
+        whose interval scores are IS, it is :math:`(|y - m| / 2 + \sum_c \alpha_c \mathrm{IS}_c / 2) / (C + 1/2)`. It
+        tends to the CRPS as the levels fill (0, 1).
 
     Raises
     ------
@@ -180,7 +180,7 @@ def weighted_interval_score(
 
     Notes
     -----
-    J. Bracher, E. L. Ray, T. Gneiting, N. G. Reich. Evaluating epidemic forecasts in an interval format. PLoS
+    See J. Bracher, E. L. Ray, T. Gneiting, N. G. Reich. Evaluating epidemic forecasts in an interval format. PLoS
     Computational Biology, 2021.
 
     Examples
@@ -196,26 +196,26 @@ def weighted_interval_score(
 
 @on_their_gpu
 def interval_score(y_true: Any, y_pred: Distribution, *, coverage: float = 0.9, sample_weight: Any = None) -> float:
-    r"""Mean interval score of central intervals: their width, and what targets outside of them cost.
+    r"""Compute the mean interval score of central intervals: width plus penalties for targets outside.
 
     Parameters
     ----------
     y_true, y_pred, sample_weight
         As in `kcalib.crps`, for predictions of numbers.
     coverage : float
-        Probability of the intervals, in (0, 1). Their ends, at the levels (1 - coverage) / 2 and (1 + coverage) / 2,
-        must be among those of predicted `kcalib.distributions.Quantiles`.
+        Probability of the intervals, in (0, 1). Predicted `kcalib.distributions.Quantiles` must have their ends, the
+        levels (1 - coverage) / 2 and (1 + coverage) / 2.
 
     Returns
     -------
     float
-        The mean of :math:`u - l + (2 / \alpha) (l - y)_+ + (2 / \alpha) (y - u)_+` with :math:`\alpha` 1 - coverage
-        (Gneiting and Raftery 2007); lower is better.
+        The mean of :math:`u - l + (2 / \alpha) (l - y)_+ + (2 / \alpha) (y - u)_+` with :math:`\alpha` = 1 -
+        coverage (Gneiting and Raftery 2007); lower is better.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; if the coverage is out of range, or an end is not predicted; for predictions of vectors.
+        As `kcalib.crps`. Also if the coverage is out of range, or an end is not predicted; if predictions are vectors.
 
     Examples
     --------
@@ -238,9 +238,9 @@ def _losses(gaps: np.ndarray, level: Any) -> np.ndarray:
 def fit_isotonic_quantile(x: np.ndarray, y: np.ndarray, level: float) -> np.ndarray:
     """Return the increasing function of x with the least mean pinball loss for y, at each x, shape (n,).
 
-    The least loss of a function up to a sample, as a function of its last value, is convex and piecewise linear: a heap
-    has the places where its slope changes, the largest first. A sample adds one at its target; then the part that
-    rises is cut off, for the function may stay below.
+    The least loss of a function up to a sample is convex and piecewise linear in its last value. A heap holds the
+    places where the slope changes, largest first. A sample adds its target; then the increasing part is cut off,
+    because the function may stay below.
     """
     order = np.lexsort((y, x))
     x, y = x[order], y[order]

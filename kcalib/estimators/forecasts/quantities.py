@@ -1,8 +1,7 @@
-"""What scores ask of predicted distributions and targets: numbers, quantiles, components, draws; all in float64.
+"""Return properties of predicted distributions that scores need: means, quantiles, components, draws, in float64.
 
-`forecasts_of` checks the input of functions that are for distributions only. A distribution of the user's own, of which
-nothing but draws is known, is taken as `N_DRAWS` of them. Called by `crps`, `scores`, `quantile_calibration`
-and `kcalib.evaluation`. All is on a GPU for CuPy arrays, otherwise on the host.
+A custom distribution that only has draws is represented by `N_DRAWS` of them. CuPy arrays stay on their GPU; others are
+returned on the host.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from kcalib.distributions import Distribution, Quantiles, Samples
 from kcalib.distributions.wrappers import Wrapper
 
 LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # of the pinball loss in Widmann et al. 2021, appendix A.3
-N_DRAWS = 512  # of a distribution that offers nothing else
+N_DRAWS = 512  # of distributions without other methods
 DRAW_SEED = 0
 
 
 def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecasts:
-    """Checked input of functions that are for distributions of numbers and vectors only."""
+    """Check the input of functions for distributions of numbers and vectors."""
     y_pred = as_forecast(y_true, y_pred)
     if not isinstance(y_pred, Distribution) or y_pred.support == "class":
         raise TypeError(
@@ -48,7 +47,7 @@ def mean_of(data: Forecasts, values: Array) -> float:
 
 
 def means_of(data: Forecasts) -> Array:
-    """Means of the predictions, shape (n, d)."""
+    """Return means of the predictions, shape (n, d)."""
     return arrays.to_compute_device(data.prediction.expected_value(), np.float64)
 
 
@@ -71,7 +70,7 @@ def checked_levels(levels: Any) -> np.ndarray:
 
 
 def levels_of(data: Forecasts, levels: Any) -> np.ndarray:
-    """Checked levels; where none are given those of predicted quantiles, or `LEVELS`."""
+    """Return checked levels; default: the predicted levels of quantiles, else `LEVELS`."""
     prediction = data.prediction
     if not isinstance(prediction, Quantiles):
         return checked_levels(LEVELS if levels is None else levels)
@@ -83,7 +82,7 @@ def levels_of(data: Forecasts, levels: Any) -> np.ndarray:
 
 
 def numbers_of(data: Forecasts, statistic: str) -> Array:
-    """The targets, shape (n,), if they are numbers."""
+    """Return the targets, shape (n,); raise if they are vectors."""
     if data.n_dims != 1:
         raise ValueError(
             f"`y_pred` predicts vectors of {data.n_dims} entries, but {statistic} for numbers; pass the targets and "
@@ -93,7 +92,7 @@ def numbers_of(data: Forecasts, statistic: str) -> Array:
 
 
 def cdf_at(data: Forecasts, x: Array, *, left: bool = False) -> Array:
-    """P(Z <= x), or P(Z < x), at one number for each sample, shape (n,)."""
+    """Return P(Z <= x), or P(Z < x), at one number for each sample, shape (n,)."""
     prediction: Any = data.prediction
     x = arrays.like(x.reshape((data.n, *prediction.event_shape)), data.y, data.y.dtype)
     return arrays.to_compute_device(prediction.cdf_left(x) if left else prediction.cdf(x)).reshape(-1)
@@ -104,7 +103,7 @@ def targets_of(data: Forecasts) -> Array:
 
 
 def event_of(data: Forecasts) -> Any:
-    """The targets in the shape that a density takes: (n,) or (n, d)."""
+    """Return the targets in the shape of densities: (n,) or (n, d)."""
     return data.y if data.prediction.event_shape else data.y[:, 0]
 
 
@@ -117,7 +116,7 @@ def components_of(prediction: Distribution) -> Components | None:
 
 
 def draws_of(data: Forecasts) -> Array:
-    """Draws that stand for the predictions, shape (n, S, d)."""
+    """Return draws that represent the predictions, shape (n, S, d)."""
     check_memory(
         5 * 8 * data.n * N_DRAWS * data.n_dims,
         None,
@@ -130,7 +129,7 @@ def draws_of(data: Forecasts) -> Array:
 
 
 def samples_of(data: Forecasts) -> Components | None:
-    """The samples that the predictions are, or are taken as; None: they are not."""
+    """Return the samples that are, or represent, the predictions; None for others."""
     components = data.prediction.components()
     if components is not None and components.family == "atoms":
         return components_of(data.prediction)
@@ -138,7 +137,7 @@ def samples_of(data: Forecasts) -> Components | None:
 
 
 def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
-    """inf {x: F(x) >= level}, shape (n, k)."""
+    """Return inf {x: F(x) >= level}, shape (n, k)."""
     if hasattr(data.prediction, "quantile"):
         return arrays.to_compute_device(data.prediction.quantile(levels), np.float64)
     draws = draws_of(data)[:, :, 0]
@@ -148,6 +147,6 @@ def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
 
 
 def atoms_of(samples: Array) -> Components:
-    """Samples, shape (n, S, d), of equal weight."""
+    """Return components for samples of equal weight, shape (n, S, d)."""
     equal = arrays.namespace(samples).full(samples.shape[:2], 1 / samples.shape[1])
     return Components("atoms", equal, samples, None)

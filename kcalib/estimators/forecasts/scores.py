@@ -1,8 +1,4 @@
-"""Scores of predicted distributions by their densities and quantiles: log score and pinball loss.
-
-Public functions check their input and call functions of checked data, which `kcalib.evaluation` and
-`kcalib.inference.compare` call, too. The CRPS is `kcalib.estimators.forecasts.crps`.
-"""
+"""Compute scores of predicted distributions from densities and quantiles: log score and pinball loss."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ __all__ = ["log_score", "pinball_loss"]
 
 @on_their_gpu
 def log_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
-    """Mean negative log-likelihood of the targets, in nats.
+    """Compute the log score: the mean negative log-likelihood of the targets, in nats.
 
     Parameters
     ----------
@@ -43,13 +39,12 @@ def log_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -
     Returns
     -------
     float
-        The score; lower is better. For densities it can be negative, and it changes with the units of the targets.
+        The score; lower is better. For densities it can be negative, and depends on the units of the targets.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; if the predictions have no density, as samples have none; if a density is infinite at its
-        target.
+        As `kcalib.crps`. Also if the predictions have no density, like samples; if a density is infinite at its target.
 
     Examples
     --------
@@ -64,32 +59,32 @@ def log_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -
 
 @on_their_gpu
 def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = None, sample_weight: Any = None) -> float:
-    r"""Mean pinball loss of predicted quantiles, averaged over levels.
+    r"""Compute the mean pinball loss of predicted quantiles, averaged over levels.
 
     Parameters
     ----------
     y_true, y_pred, sample_weight
         As in `kcalib.crps`, for predictions of numbers.
     levels : array_like, shape (k,), optional
-        Levels of the quantiles, each in (0, 1). Default: 0.05, 0.1, ..., 0.95, and of
-        `kcalib.distributions.Quantiles` its own.
+        Levels of the quantiles, each in (0, 1). Default: 0.05, 0.1, ..., 0.95; for
+        `kcalib.distributions.Quantiles` the predicted levels.
 
     Returns
     -------
     float
         The mean over samples and levels of
         :math:`(1 - \tau) (q_\tau - y)_+ + \tau (y - q_\tau)_+`; lower is better. Averaged over all levels in (0, 1) it
-        is half of the CRPS. Time and memory O(n k).
+        is half the CRPS. Time and memory O(n k).
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`; if a level is out of range; for predictions of vectors.
+        As `kcalib.crps`. Also if a level is out of range; if predictions are vectors.
 
     Notes
     -----
-    Widmann, Lindsten and Zachariah (2021), appendix A.3. A distribution of your own without `quantile` is
-    represented by 512 draws with seed 0.
+    See Widmann, Lindsten and Zachariah (2021), appendix A.3. Custom distributions without `quantile` are represented by
+    512 draws with seed 0.
 
     Examples
     --------
@@ -103,10 +98,10 @@ def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = None, sampl
 
 
 def log_score_values(data: Forecasts) -> Array:
-    """Negative logarithm of the density at each target, shape (n,), float64."""
+    """Return the negative log density at each target, shape (n,), float64."""
     if not has_density(data.prediction):
         raise ValueError(
-            f"`y_pred` is {type(data.prediction).__name__}, which has no density (`log_density`), so that there is no "
+            f"`y_pred` is {type(data.prediction).__name__}, which has no density (`log_density`), so there is no "
             "log score; use kcalib.crps, or fit a density to the samples"
         )
     prediction: Any = data.prediction
@@ -117,7 +112,7 @@ def log_score_values(data: Forecasts) -> Array:
 
 
 def finite_log_score_values(data: Forecasts) -> Array:
-    """Return `log_score_values` where no target is impossible: differences of infinite scores are no numbers."""
+    """Return `log_score_values`; raise if any is infinite."""
     scores = log_score_values(data)
     _reject_scores(data, scores == math.inf, "is 0 and the log score inf, without an interval; leave the row out")
     return scores
@@ -133,14 +128,14 @@ def _reject_scores(data: Forecasts, bad: Array, problem: str) -> None:
 
 
 def interval_score_values(y: Array, low: Array, high: Array, coverage: Any) -> Array:
-    """Interval scores of targets and the ends of their intervals, which broadcast."""
+    """Return interval scores for targets and ends of intervals, which broadcast."""
     xp = arrays.namespace(y)
     outside = xp.maximum(low - y, 0.0) + xp.maximum(y - high, 0.0)
     return high - low + 2 / (1 - coverage) * outside
 
 
 def pinball_values(data: Forecasts, levels: np.ndarray) -> Array:
-    """Pinball loss of each sample, averaged over levels, shape (n,)."""
+    """Return the pinball loss of each sample, averaged over levels, shape (n,)."""
     y = numbers_of(data, "the pinball loss is")[:, None]
     gap, levels, xp = y - quantiles_of(data, levels), to_device_of(levels, y), arrays.namespace(y)
     return xp.mean(xp.where(gap > 0, levels * gap, (levels - 1) * gap), axis=1)

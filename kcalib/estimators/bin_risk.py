@@ -1,8 +1,4 @@
-r"""The number of bins whose calibration-error estimation function has the smallest cross-validated risk.
-
-For each column (see `binning`) and fold all numbers of bins are looked at in one go, since columns may be many.
-Called by `kcalib.estimators.ece`.
-"""
+r"""Choose the number of bins by the cross-validated risk of a calibration-error estimation function."""
 
 from __future__ import annotations
 
@@ -22,18 +18,18 @@ FOLD_SEED = 0
 
 class Risk(NamedTuple):
     n_bins: int
-    value: float  # mean over folds, and over columns by their weight
+    value: float  # mean over folds, and weighted mean over columns
 
 
 def n_bins_by_risk(
     columns: Columns, rule: str, min_bin_size: int, column_weight: np.ndarray, threads: Any
 ) -> list[Risk]:
-    r"""The risk of h(p, p') = gap(p) gap(p') for each number of bins of the grid, by cross-validation.
+    r"""Return the risk of h(p, p') = gap(p) gap(p') for each number of bins of the grid, by cross-validation.
 
-    gap(p) is the mean of label minus probability in p's bin among the samples of the other folds, or of all of these
-    where the bin holds none. The risk is the mean over pairs of different samples of the fold of
-    (r_i r_j - gap_i gap_j)^2, r = label - probability. It is a function of sums within bins, which
-    come from cumulative sums over the sorted column: O(n log n) for all numbers of bins.
+    gap(p) is the mean of label minus probability in p's bin among the samples of the other folds, or among all of them
+    if the bin is empty. The risk is the mean over pairs of different samples of the fold of (r_i r_j - gap_i gap_j)^2,
+    r = label - probability. It is a function of sums within bins, which are differences of cumulative sums over the
+    sorted column: O(n log n) for all numbers of bins together.
     """
     n = len(columns.values)
     if n < 2 * FOLDS:
@@ -60,23 +56,23 @@ def n_bins_by_risk(
 
 
 class _Grid:
-    """A rule with each number of bins: where the bins of a sorted column end."""
+    """Ends of the bins of a sorted column for all numbers of bins."""
 
     def __init__(self, rule: str, numbers: tuple[int, ...], min_bin_size: int, sizes: set[int]) -> None:
-        """For columns of these sizes."""
+        """Prepare for columns of these sizes."""
         self.numbers = numbers
-        self.begins = np.cumsum([0, *numbers[:-1]])  # where the bins of a binning begin in a list of all
-        # Where the lower bound of each bin is in such a list of bounds.
+        self.begins = np.cumsum([0, *numbers[:-1]])  # first bin of each binning in a list of all bins
+        # Place of the lower bound of each bin in the list of all bounds.
         self.low = np.concatenate(
             [np.arange(b) + begin + k for k, (b, begin) in enumerate(zip(numbers, self.begins, strict=True))]
         )
         self._finest = Binning(rule, numbers[-1], min_bin_size)
         self._uniform = np.concatenate([[-np.inf, *bin_edges(b)[1:-1], np.inf] for b in numbers])
-        # The numbers of the samples, from 1, which the edges are; 0 and n + 1 for the outermost.
+        # Numbers of the samples, from 1, that are the edges; 0 and n + 1 for the outermost edges.
         self._places = {n: np.concatenate([[0, *ends_of_equal_mass(n, b) + 1, n + 1] for b in numbers]) for n in sizes}
 
     def bounds(self, ascending: Array) -> np.ndarray:
-        """The edges for one number of bins after the other, with infinity for the outermost."""
+        """Return the edges for all numbers of bins, concatenated, with infinity for the outermost."""
         n = len(ascending)
         if self._finest.rule == "uniform":
             return self._uniform
@@ -98,7 +94,7 @@ class _Grid:
 
 
 class _Sorted(NamedTuple):
-    """A sorted column with residuals and their squares: on the host as cumulative sums with a leading 0."""
+    """A sorted column with residuals and their squares; on the host these are cumulative sums with a leading 0."""
 
     values: Array
     sums: Array
@@ -126,13 +122,13 @@ class _Sorted(NamedTuple):
         n, squared = len(self.values), gap**2
         terms = np.stack([gap * sums, count * squared, squared * squares, count * squared**2])
         products, of_gaps, crossed, fourths = np.add.reduceat(terms, grid.begins, axis=1)
-        # Sums over all pairs, less those of a sample with itself.
+        # Sums over all pairs minus pairs of a sample with itself.
         pairs = self.total[1] ** 2 - 2 * products**2 + of_gaps**2
         diagonal = self.fourth - 2 * crossed + fourths
         return np.asarray((pairs - diagonal) / (n * (n - 1)))
 
     def _in_bins(self, bounds: np.ndarray, grid: _Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Counts and sums in the bins of one binning after the other."""
+        """Return counts and sums in the bins of all binnings, concatenated."""
         values = self.values
         if arrays.is_host(values):
             ends = values.searchsorted(bounds, side="right")

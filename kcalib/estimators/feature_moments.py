@@ -1,8 +1,8 @@
-"""Sums over the matrix H of a feature kernel, in time O(n) for each column, and what they say of the given kernel.
+"""Compute sums over the matrix H of a random-feature kernel, in time O(n) for each column.
 
-`feature_moments` has what `Moments` have, exact for the feature kernel but for the sum of squares, which comes from
-some of the pairs; so standard errors and limits are those of `_pairs.statistics`. Beside them are the sums of each
-independent group of frequencies: their spread is what the draw of the frequencies adds to the estimate.
+`feature_moments` computes the fields of `MomentSums`, which are exact for the feature kernel, except for the sum of
+squares, which comes from some of the pairs. It also has sums for independent groups of frequencies, whose variation
+gives the error due to the random frequencies.
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ from kcalib._pairs.feature_sums import feature_rows, row_forms, sum_products
 from kcalib._pairs.problem import PairProblem, Side, Term
 from kcalib._pairs.reductions import Moments, MomentSums, sweep_one
 
-ALL_PAIRS = 2000  # samples of which all pairs are looked at for the sum of squares
-SUBSET = 1000  # of more samples, these are drawn, with replacement
-RESERVE, RESERVE_ELEMENTS = 2**14, 2**20  # samples, and probabilities, of which those for the law under calibration are
+ALL_PAIRS = 2000  # up to this number of samples the sum of squares uses all pairs
+SUBSET = 1000  # samples drawn with replacement otherwise
+RESERVE, RESERVE_ELEMENTS = 2**14, 2**20  # samples, and probabilities, from which the null variance draws
 SEED = 0  # of the subset
 SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
 class FeatureMoments(MomentSums):
-    """Sums over the H of a feature kernel."""
+    """Sums over H for a random-feature kernel."""
 
-    group_totals: np.ndarray  # of the kernels of the groups, shape: (n_groups,); their mean is the total
-    target_group_totals: (
-        np.ndarray
-    )  # the same of the groups of features of the target kernel, one if target features are exact
-    null_squares: float | None  # E sum_{i != j} H_ij^2 under calibration, given the predictions; as the sum of squares
+    group_totals: np.ndarray  # for the kernel of each group, shape: (n_groups,); their mean is the total
+    # The same for groups of features of the target kernel; one group if target features are exact.
+    target_group_totals: np.ndarray
+    null_squares: float | None  # E sum_{i != j} H_ij^2 under calibration, given the predictions
 
     @property
     def total_error(self) -> float:
-        """Return the standard error of the total for the given kernels, from the spread of the groups."""
+        """Return the standard error of the total due to random features, from the variation of the groups."""
         return math.sqrt(sum(variance for variance, _ in self._error_parts))
 
     @property
     def error_freedom(self) -> float:
-        """Degrees of freedom of that error's estimate, by Welch and Satterthwaite."""
+        """Degrees of freedom of the estimated `total_error` (Welch and Satterthwaite)."""
         parts = self._error_parts
         squares = sum(variance**2 / freedom for variance, freedom in parts)
         return sum(variance for variance, _ in parts) ** 2 / squares if squares > 0 else len(self.group_totals) - 1.0
 
     @property
     def _error_parts(self) -> list[tuple[float, float]]:
-        """Variance of the mean of the groups of either kernel, and its degrees of freedom."""
+        """Variances of the group means of both kernels, with degrees of freedom."""
         return [
             (float(np.var(totals, ddof=1)) / len(totals), len(totals) - 1.0)
             for totals in (self.group_totals, self.target_group_totals)
@@ -62,12 +61,12 @@ class FeatureMoments(MomentSums):
 
 
 def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.ndarray | None = None) -> FeatureMoments:
-    """Total and trace; with `second` also row sums, diagonal, and the sum of squares.
+    """Return total and trace; with `second` also row sums, diagonal, and the sum of squares.
 
-    The sum of squares is that of all pairs up to 2000 samples; of more it is estimated from 1000, drawn in proportion
-    to their diagonal entries, so that samples with large residuals, however rare, are among them. It is never below
-    what the law given the predictions says: half the mean square of `drawn`, sums of drawn targets, where these are at
-    hand, or else the formula, on a subset of the pairs. Weighted samples have none.
+    The sum of squares uses all pairs of up to 2000 samples. For more it is estimated from 1000 samples, drawn in
+    proportion to their diagonal entries, so that rare samples with large residuals are included. It is at least its
+    expectation under calibration given the predictions: half the mean square of `drawn`, sums for drawn targets, or
+    otherwise a formula on a subset of the pairs. Weighted samples have none.
     """
     feature_map, points, target_features = problem.map, problem.points, problem.target_features
     sums, trace_parts = sum_products(feature_map, points, target_features, threads=problem.threads)
@@ -115,12 +114,12 @@ def _by_target_groups(
 
 
 def features_standard_error(moments: FeatureMoments, n: int, sample_weight: Array | None = None) -> float:
-    """What the random features add to the error of the unbiased estimate, of the SKCE of the given kernel."""
+    """Return the standard error of the unbiased estimate due to random features."""
     return statistics.unbiased(MomentSums(moments.total_error, None, None, None, None, None), n, sample_weight)
 
 
 def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
-    """sum_{i != j} H_ij^2, from some of the pairs of many samples: by a sweep over these of the features' products."""
+    """Return sum_{i != j} H_ij^2, for many samples estimated from a subset of the pairs."""
     rows, weights = _subset(diagonal, np.arange(problem.n))
     phi = feature_rows(problem.map, _rows_of(problem.points, rows), threads=problem.threads)
     target_features = _rows_of(problem.target_features, rows) * np.sqrt(weights)[:, None]
@@ -131,7 +130,7 @@ def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
 
 
 def null_squares_of(problem: FeatureProblem) -> float:
-    """Its expectation under calibration, given the predictions, in the same way."""
+    """Return the expectation of `sum_of_squares_of` under calibration, given the predictions."""
     random = np.random.default_rng(SEED)
     count = min(RESERVE, max(ALL_PAIRS, RESERVE_ELEMENTS // problem.target_features.shape[1]))
     reserve, share = np.arange(problem.n), 1.0
@@ -147,10 +146,10 @@ def null_squares_of(problem: FeatureProblem) -> float:
 
 
 def _subset(sizes: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Samples, and weights of which a pair's entry has the product in a sum over all pairs i != j.
+    """Return samples, and their weights in the estimate of a sum over all pairs i != j.
 
-    Few samples are all taken. Of many some are drawn in proportion to their sizes: no entry is larger than the
-    product of the roots of the squares that these are, so that no pair counts for much more than the others.
+    Few samples are all used. Many are drawn in proportion to their sizes. As entries are at most the product of the
+    roots of the sizes, no pair dominates the sum.
     """
     total = float(np.sum(sizes))
     if len(of) <= ALL_PAIRS or not total > 0:

@@ -1,8 +1,8 @@
-"""What samples have missed of errors that are rare: for upper limits of the SKCE.
+"""Bound the rare errors that samples may have missed, for upper limits of the SKCE.
 
-A score interval takes its spread from the samples. Where the predictions leave few errors open, and few were seen, this
-may be that of residuals without any error, however often a model errs whose samples just do not show it. The test's
-result then has `kcalib.results.FewErrors`, of which it takes the upper limit where that is larger.
+A score interval estimates its variance from the samples. If predictions are confident and few errors were seen, this
+may be the variance of residuals without any error, however often the model errs. Test results then have a
+`kcalib.results.FewErrors`, whose upper limit is used if it is larger.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from kcalib.estimators.null_moments import effective_events
 from kcalib.estimators.rms_bound import NoBoundError, points_are_bounded, squared_diameter
 from kcalib.results import FewErrors
 
-ENOUGH_SEEN = 5  # the score interval of so many is the binomial one, but for a tenth
-FIRST_ROWS = 1024  # mostly enough to see them
-# Effective events whose spread under calibration is by itself as large; of few samples, a share of them: where a tenth
-# is open, samples show what errors are like.
+ENOUGH_SEEN = 5  # with this many errors the score interval is within a tenth of the binomial one
+FIRST_ROWS = 1024  # usually enough to see this many errors
+# With this many effective events, or this share of the samples, the variance under calibration is large enough.
 ENOUGH_OPEN, OPEN_SHARE = 15, 0.1
 
 
 def few_errors(data: Data, packed: Packed) -> FewErrors | None:
-    """Errors seen and expected where both are few; None elsewhere, and where no SKCE is known to be the largest.
+    """Return observed and expected errors if both are few; None otherwise, or if the SKCE has no known upper bound.
 
-    Time O(n m) of labels and counts. Other targets are no more or less probable than each other.
+    Time O(n m) for labels and counts. Other targets are not more or less probable than each other.
     """
-    n_errors = targets_beside_the_likely(data, packed)
+    n_errors = count_unlikely_targets(data, packed)
 
     def expected() -> float:
         parts = finite_parts(data, packed)
@@ -55,7 +54,7 @@ def few_of(
     data: Data,
     packed: Packed,
 ) -> FewErrors | None:
-    """The same of n samples, for which some data, packed with their kernels, may stand."""
+    """Return `few_errors` for n samples with these counts; `data` may be some of them."""
     if n_errors is None or n_errors >= ENOUGH_SEEN or events() >= min(ENOUGH_OPEN, OPEN_SHARE * n):
         return None
     supremum = kernel_supremum(packed.problem.kernel, has_bounded_points=points_are_bounded(data))
@@ -69,34 +68,34 @@ def few_of(
 
 
 @singledispatch
-def targets_beside_the_likely(data: Data, packed: Packed) -> int | None:
-    """How many targets are not the most probable one, at least, where they are enough; None: that says nothing."""
+def count_unlikely_targets(data: Data, packed: Packed) -> int | None:
+    """Return the number of targets that are not the most probable one, up to `ENOUGH_SEEN`; None for densities."""
     raise TypeError(f"{type(data).__name__} are no data")
 
 
-@targets_beside_the_likely.register
+@count_unlikely_targets.register
 def _(data: Classification, packed: Packed) -> int:
     n_errors, begin, end = 0, 0, min(data.n, FIRST_ROWS)
-    while begin < data.n and n_errors < ENOUGH_SEEN:  # no more are asked for
-        n_errors += _differing(data.labels[begin:end], data.probabilities[begin:end, :])
+    while begin < data.n and n_errors < ENOUGH_SEEN:  # more are not needed
+        n_errors += _count_differing(data.labels[begin:end], data.probabilities[begin:end, :])
         begin, end = end, min(data.n, 8 * end)
     return n_errors
 
 
-@targets_beside_the_likely.register
+@count_unlikely_targets.register
 def _(data: Forecasts, packed: Packed) -> int | None:
     parts = finite_parts(data, packed)
     if parts is None:
         return None
     n_errors = 0
     for part, law in parts:
-        n_errors += _differing(part.y[:, 0], law.probabilities)
-        if n_errors >= ENOUGH_SEEN:  # no more are asked for
+        n_errors += _count_differing(part.y[:, 0], law.probabilities)
+        if n_errors >= ENOUGH_SEEN:  # more are not needed
             break
     return n_errors
 
 
-def _differing(targets: Array, probabilities: Array) -> int:
+def _count_differing(targets: Array, probabilities: Array) -> int:
     xp, targets = arrays.namespace(probabilities), arrays.asarray_like(targets, probabilities)
     likely = xp.astype(xp.argmax(probabilities, axis=1), targets.dtype)
     return int(xp.sum(xp.astype(targets != likely, xp.int64)))

@@ -1,11 +1,9 @@
-r"""Residuals of predicted distributions as vectors: a factor of the matrix of their inner products.
+r"""Compute residuals of predicted distributions as vectors, by factoring the matrix of their inner products.
 
-With class labels the residuals are the rows of E, and the CKCE is :math:`\operatorname{tr}(B E E^\top)` for a matrix
-B of the kernel on predictions. With distributions
-:math:`G_{ij} = \langle \delta_{y_i} - P_i, \delta_{y_j} - P_j\rangle` takes the place of :math:`E E^\top`:
-`residuals_of` gives :math:`F F^\top = G`, from features that are vectors, or by a pivoted Cholesky factorisation until
-what is left has no size. On an NVIDIA GPU F stays there. Called by `kcalib.estimators.ckce` and
-`kcalib.inference.compare`.
+With class labels the CKCE is :math:`\operatorname{tr}(B E E^\top)`, where rows of E are residuals and B depends on the
+kernel on predictions. With distributions :math:`G_{ij} = \langle \delta_{y_i} - P_i, \delta_{y_j} - P_j\rangle`
+replaces :math:`E E^\top`. `residuals_of` computes F with :math:`F F^\top = G`, from features that are vectors, or by a pivoted
+Cholesky decomposition until the remainder is negligible.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 FIRST_RANK = 128
-LEFT = 1e-12  # share of the trace of G that a factor may leave out
+LEFT = 1e-12  # largest share of the trace of G in the remainder
 
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """F, and what it leaves out."""
+    """The factor F and the trace of its remainder."""
 
     rows: Array  # F, float64, shape (n, rank)
     lost: float  # the trace of G - F F^T, which is positive semi-definite
-    is_binary: ClassVar[bool] = False  # in contrast to those of two classes
+    is_binary: ClassVar[bool] = False  # as in `ClassResiduals`
 
     @property
     def columns(self) -> int:
@@ -45,18 +43,18 @@ class Residuals:
 
     @property
     def rounding(self) -> float:
-        """The trace of what G differs from F F^T by, rounding included."""
+        """Upper bound of the trace of G - F F^T, including rounding."""
         return self.lost + 4 * 2.0**-52 * linalg.squared_norm(self.rows)
 
 
 def residuals_of(packed: Packed, *, threads: int | None, seed: int = 0) -> Residuals:
-    """The residuals of a packed problem of distributions."""
+    """Return the residuals of a packed problem of distributions."""
     problem = packed.problem
     target = packed.target
     assert isinstance(target, TargetFactor)
     if target.draws is not None:
         raise ValueError(
-            f"the target kernel {target.kernel} has expectations by draws only here ({target.route}), which make "
+            f"the target kernel {target.kernel} has no closed form here ({target.route}), and draws would make "
             "residuals larger than they are; use a kernel with a closed form for the family, or "
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )
@@ -88,7 +86,7 @@ def residuals_of(packed: Packed, *, threads: int | None, seed: int = 0) -> Resid
 
 
 def kernel_alone(packed: Packed) -> Packed:
-    """K_ij = k(P_i, P_j): the same problem with features of 1."""
+    """Return the problem with H_ij = k(P_i, P_j): all features are 1."""
     points = packed.problem.left.points
     ones = arrays.namespace(points).ones_like(points[:, :1])
     return replace(packed, problem=replace(packed.problem, left=Side(points, ones), target=None))

@@ -1,9 +1,8 @@
-"""Moments of the SKCE under calibration, given the predictions: no label counts.
+"""Compute moments of the SKCE under calibration, given the predictions; labels are not used.
 
 With T = sum_{i != j} H_ij, SKCE = T / (n (n - 1)), a calibrated model has E T = 0 and Var T = 2 E sum_{i != j} H_ij^2.
-Of labels (and counts) this expectation is a sweep over the pairs (`_packing.variance`), of labels in host memory mostly
-the one that the moments of H take, and of other targets a mean over draws. Spectra, gamma laws, blocks, standard errors
-and warnings rest on it.
+For labels and counts the expectation is a sweep over the pairs (`_packing.variance`), for labels in host memory usually
+the same sweep as for the moments of H. For other targets it is a mean over draws.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import Moments, MomentSums, NullSquares, Reduction, sweep_one
 from kcalib._pairs.statistics import total
 
-# Deviation of rows' sums from 1, and mean |p|^2, up to which the expected squares are added up beside the moments.
+# Largest deviation of row sums from 1, and mean |p|^2, for expected squares in the same sweep as the moments.
 SUMS, CERTAIN = 1e-14, 0.95
-CANCELLED = 1000  # times that terms may be larger than their sum for it to be right to 2e-11, of 1000 classes, too
-SEED = 0  # of draws: what comes from them is a function of the predictions
-FEWEST_DRAWS, TARGETS = 4, 1000  # sets of drawn targets: at least so many, and targets in all
+CANCELLED = 1000  # largest ratio of terms to their sum; the error is then below 2e-11, also for 1000 classes
+SEED = 0  # of draws, so that results are functions of the predictions
+FEWEST_DRAWS, TARGETS = 4, 1000  # minimum of sets of drawn targets, and of targets in all sets
 
 
 @dataclass(frozen=True)
 class NullMoments:
-    """What the sums over H are under calibration, on average over targets drawn from the predictions."""
+    """Expected sums over H for targets drawn from the predictions."""
 
     squares: float  # E sum_{i != j} H_ij^2; the variance of sum_{i != j} H_ij is twice that
     trace: float  # E sum_i H_ii
-    exact: bool  # False: from draws of targets, or from a difference of sums that has lost digits
+    exact: bool  # False: from draws of targets, or from a difference of sums with cancellation
 
 
 def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
-    """The moments of the packed problem, on the backend that computes its sums.
+    """Return the moments of the packed problem.
 
-    Time of labels: a sweep over the pairs with m (m + 1) / 2 features a sample, from 17 classes on three with at most
-    m; with a target matrix of rank r, r (r + 1) / 2 features. Of other targets some sweeps with their features.
-    Memory O(n m).
+    For labels this takes a sweep over the pairs with m (m + 1) / 2 features, or, from 17 classes on, three with at most
+    m; with a target matrix of rank r, r (r + 1) / 2 features. For other targets it takes some sweeps with their
+    features. Memory O(n m).
     """
     law = finite_law(data, packed)
     if law is None:
@@ -56,7 +55,7 @@ def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
 def moments_and_null_moments(
     data: Data, packed: Packed, backend: Backend, further_reductions: Sequence[Reduction[Any]] = ()
 ) -> tuple[MomentSums, NullMoments, list[Any]]:
-    """The moments of H with the sum of squares, `null_moments`, and the results of `further_reductions`."""
+    """Return the moments of H with the sum of squares, `null_moments`, and the results of `further_reductions`."""
     reduction = Moments(second=True, null_variance=True)
     if backend.obstacle(reduction) is not None or not _are_residuals(backend.problem):
         reduction = Moments(second=True)
@@ -70,14 +69,14 @@ def moments_and_null_moments(
 
 
 def _are_residuals(problem: PairProblem) -> bool:
-    """Whether features are residuals of the points, and these the law's probabilities, in all digits, mostly uncertain.
+    """Return whether points are the exact probabilities of the labels, and mostly uncertain.
 
-    Of rows that were rounded, and sum to 1 but about, the law takes the largest probability from the others.
+    If rows were rounded, so that their sum is not 1, `FiniteLaw` computes the largest probability from the others.
     """
     side = problem.left
     if side.points.dtype != np.float64:
         return False
-    deviation = np.abs(1 - np.einsum("ij->i", side.points)).max()  # of few columns in a fifth of the time of `sum`
+    deviation = np.abs(1 - np.einsum("ij->i", side.points)).max()  # for few columns five times as fast as `sum`
     return bool(deviation <= SUMS and np.mean(square_norms(side.points, 1)) <= CERTAIN)
 
 
@@ -97,10 +96,10 @@ def _trace(law: FiniteLaw, backend: Backend) -> float:
 
 
 def effective_events(data: Data, packed: Packed) -> float:
-    """(sum_i E |e_i|^2)^2 / sum_i E |e_i|^4: about how many events the law under calibration rests on.
+    """Return (sum_i E |e_i|^2)^2 / sum_i E |e_i|^4, roughly the number of events that determine the null distribution.
 
-    Of n samples whose residuals e are all alike it is n; of n rare events, each of probability q, about n q. From 0
-    (predictions that leave nothing open) to n. Time O(n m), of targets other than labels and counts some draws.
+    It is n if all residuals e have the same length, and about n q for n rare events of probability q; 0 for predictions
+    that are certain. Time O(n m); for targets other than labels and counts some draws.
     """
     parts = finite_parts(data, packed)
     if parts is None:
@@ -116,7 +115,7 @@ def effective_events(data: Data, packed: Packed) -> float:
 
 
 def _moments_of_draws(data: Data, packed: Packed, backend: Backend) -> Iterator[tuple[float, float]]:
-    """Sum of squares and trace of sets of drawn targets."""
+    """Yield sum of squares and trace for sets of drawn targets."""
     for replicate in range(n_draws(data.n)):
         problem = _with_drawn(data, packed, replicate).problem
         moments = sweep_one(backend.like(problem), Moments(second=True))
@@ -129,5 +128,5 @@ def _with_drawn(data: Data, packed: Packed, replicate: int) -> Packed:
 
 
 def n_draws(n: int) -> int:
-    """Sets of drawn targets that expectations come from."""
+    """Return the number of sets of drawn targets for expectations."""
     return max(FEWEST_DRAWS, -(-TARGETS // n))

@@ -1,17 +1,15 @@
-r"""A certified lower bound of the root mean square calibration error, in units of probability.
+r"""Compute a certified lower limit of the root mean square calibration error, in units of probability.
 
-With e(p) the signed measure "law of the target given the prediction p, minus p" and tv(p) its total variation, which is
-the largest error of the probability that p gives to any event,
+Let e(p) be the signed measure "conditional distribution of the target given the prediction p, minus p", and tv(p) its
+total variation, the largest error of the probability that p gives to any event. Then
 
     SKCE = E k(p, p') <e(p), e(p')> <= lambda E |e(p)|^2 <= lambda D E tv(p)^2
 
-lambda is the largest eigenvalue of f -> E k(., p) f(p), and D the squared diameter of the targets under their kernel,
-2 for the Kronecker delta: e is tv times the difference of two laws of targets. So a lower limit of the SKCE is one of
-E tv^2. lambda is the supremum of E g(p)^2 over functions g of length at most 1 in the kernel's space, and lambda_n, the
-largest eigenvalue of K / n, the same of the mean over samples, of numbers between 0 and kappa = sup k(p, p):
-E lambda_n >= lambda, and lambda_n is rarely much below its mean (`MeanEigenvalue.upper_limit`).
-
-Called by `inference.verdict`.
+where lambda is the largest eigenvalue of f -> E k(., p) f(p), and D the squared diameter of the targets under their
+kernel, 2 for the Kronecker delta, because e is tv times the difference of two distributions. A lower limit of the SKCE
+gives one of E tv^2. lambda is the supremum of E g(p)^2 over functions g of length at most 1 in the kernel's space.
+lambda_n, the largest eigenvalue of K / n, is the same for the mean over samples, so E lambda_n >= lambda, and lambda_n
+is rarely much below its mean (`MeanEigenvalue.upper_limit`).
 """
 
 from __future__ import annotations
@@ -36,34 +34,34 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.profiles import kernel_supremum
 from kcalib._pairs.reductions import Moments, Products, sweep_one
 
-RISK_SHARE = 0.05  # of the level that the bound has: lambda is above its upper limit
-WORK = 1e9  # multiply-adds of a product with K: samples beyond that, of which the eigenvalue takes some
-ENTRY = 12  # what an entry of K takes beside its columns
-MOST_WITH_FEATURES, ROWS = 2**14, 2**12  # samples; how many at a time
-MOST_OF_DISTRIBUTIONS = 2000  # samples whose entries are sums over components
-SEED = 0  # of the samples that are taken, so that the eigenvalue is a function of the predictions
+RISK_SHARE = 0.05  # share of the level for the event that lambda is above its upper limit
+WORK = 1e9  # multiply-adds of a product with K; the eigenvalue uses a subset of more samples
+ENTRY = 12  # cost of an entry of K in addition to its columns
+MOST_WITH_FEATURES, ROWS = 2**14, 2**12  # samples, and how many at a time
+MOST_OF_DISTRIBUTIONS = 2000  # samples, if entries are sums over components
+SEED = 0  # of the subset, so that the eigenvalue is a function of the predictions
 MOST_PRODUCTS, CONVERGED = 30, 1e-3
 
 
 class NoBoundError(ValueError):
-    """Why there is no bound."""
+    """Raised if there is no bound, with the reason."""
 
 
 @dataclass(frozen=True)
 class MeanEigenvalue:
-    """The largest eigenvalue of K / n, at most, for samples of the predictions."""
+    """Upper bound of the largest eigenvalue of K / n for samples of the predictions."""
 
     value: float
     supremum: float  # of k(p, p)
     n_samples: int
 
     def upper_limit(self, risk: float) -> float:
-        """What the eigenvalue of the mean operator exceeds with at most the probability `risk`.
+        """Return an upper limit, which the eigenvalue of the mean operator exceeds with probability `risk` at most.
 
-        By McDiarmid's inequality, as a sample changes lambda_n by kappa / n at most, or by that for self-bounding
-        functions (Boucheron, Lugosi, Massart 2009), E lambda_n - lambda_n <= sqrt(2 kappa E lambda_n L / n) with L =
-        -log(risk). Each fails where lambda_n is below a number that is not random, so that the smaller limit fails no
-        more often than one of them.
+        There are two limits: McDiarmid's inequality, as a sample changes lambda_n by at most kappa / n with
+        kappa = sup k(p, p); and E lambda_n - lambda_n <= sqrt(2 kappa E lambda_n L / n) with L = -log(risk), as
+        lambda_n is self-bounding (Boucheron, Lugosi, Massart 2009). Each fails if lambda_n is below a fixed number, so
+        the smaller limit fails no more often than one of them.
         """
         share = -math.log(risk) * self.supremum / (2 * self.n_samples)
         by_range = self.value + math.sqrt(share * self.supremum)
@@ -72,14 +70,14 @@ class MeanEigenvalue:
 
 
 def rms_error_lower(skce_low: float, eigenvalue: float, squared_diameter: float) -> float:
-    """The root of the least E tv^2 that a lower limit of the SKCE leaves."""
+    """Return the lower limit of the root of E tv^2 from a lower limit of the SKCE."""
     return math.sqrt(max(0.0, skce_low) / (eigenvalue * squared_diameter))
 
 
 def mean_eigenvalue(data: Data, packed: Packed, backend: Backend) -> MeanEigenvalue:
-    """Return lambda_n of the packed predictions, of all or of some that are drawn with `SEED`.
+    """Return lambda_n of all packed predictions, or of a random subset.
 
-    A NoBoundError if the kernel is not bounded, or not known to be positive definite.
+    Raise NoBoundError if the kernel is unbounded, or not known to be positive definite.
     """
     if not packed.is_definite:
         raise NoBoundError(f"the kernel {packed.kernel} is not known to be positive definite")
@@ -98,7 +96,7 @@ def mean_eigenvalue(data: Data, packed: Packed, backend: Backend) -> MeanEigenva
 
 
 def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
-    """Return the same of a bounded feature kernel, whose matrix has the eigenvalues of phi^T phi."""
+    """Return `mean_eigenvalue` of a bounded feature kernel, whose matrix has the eigenvalues of phi^T phi."""
     feature_map, points, n = problem.map, problem.points, problem.n
     supremum = feature_supremum(feature_map, has_bounded_points=points_are_bounded(problem.data))
     if supremum is None:
@@ -114,10 +112,10 @@ def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
 
 
 def feature_supremum(feature_map: FeatureMap, *, has_bounded_points: bool) -> float | None:
-    """sup |phi(x)|^2 or more; None where it is not known.
+    """Return an upper bound of |phi(x)|^2; None if none is known.
 
-    It is sum_f a_f^2 prod_l (<x, r_lf> + o_lf)^2, with one factor a convex function of probabilities, which has its
-    maximum at a corner.
+    It is sum_f a_f^2 prod_l (<x, r_lf> + o_lf)^2. With one factor this is a convex function of probabilities, which has
+    its maximum at a corner.
     """
     squares = feature_map.amplitudes**2
     if not np.any(feature_map.projections):
@@ -132,7 +130,7 @@ def feature_supremum(feature_map: FeatureMap, *, has_bounded_points: bool) -> fl
 
 @singledispatch
 def points_are_bounded(data: Data) -> bool:
-    """Whether inner products of points are between 0 and 1, as those of probabilities."""
+    """Return whether inner products of points are between 0 and 1, as for probabilities."""
     return False
 
 
@@ -143,11 +141,11 @@ def _(data: Classification) -> bool:
 
 @singledispatch
 def squared_diameter(data: Data, packed: Packed) -> float:
-    """Return at least sup l(y, y) + l(y', y') - 2 l(y, y') over targets; a NoBoundError where there is none."""
+    """Return an upper bound of l(y, y) + l(y', y') - 2 l(y, y') over targets; raise NoBoundError if there is none."""
     target = packed.target
     assert isinstance(target, TargetFactor)
     if target.draws is not None:
-        raise NoBoundError("draws stand for the predictions")
+        raise NoBoundError("draws represent the predictions")
     if target.supremum is None:
         raise NoBoundError(f"the target kernel {target.kernel} is not bounded")
     return 2 * target.supremum
@@ -169,10 +167,10 @@ def _most_samples(problem: PairProblem) -> int:
 
 
 def _largest(backend: Backend, n: int) -> float:
-    """The largest eigenvalue of K / n, or little more, by power iterations.
+    """Return the largest eigenvalue of K / n, or slightly more, by power iterations.
 
-    Of a matrix without negative entries max_i (K v)_i / v_i is never below it, for any v > 0 (Collatz, Wielandt); of
-    others the root of the sum of squares is not.
+    For a matrix without negative entries max_i (K v)_i / v_i is an upper bound for every v > 0 (Collatz, Wielandt). For
+    others the root of the sum of squares is one.
     """
     factors = [f for term in backend.problem.kernel for f in term.factors]
     if any(f.profile == "cosine" or (f.metric == "dot" and backend.problem.predicted is not None) for f in factors):

@@ -1,7 +1,6 @@
-"""Public estimators: functions that return a float, and the whole result by their attribute ``result``.
+"""Define estimators as functions that return a float, with an attribute ``result`` that returns the whole result.
 
-``kcalib.skce(y_true, y_pred)`` is a float and ``kcalib.skce.result(y_true, y_pred)`` an `SKCEResult`. Both come from
-one function, whose first argument says whether the result is needed.
+``kcalib.skce(y_true, y_pred)`` is a float, ``kcalib.skce.result(y_true, y_pred)`` an `SKCEResult`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class Estimator(Protocol[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> float: ...
 
     def result(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Return everything that is known about the estimate."""
+        """Return the estimate with its standard error and how it was computed."""
 
 
 def with_result(function: Callable[Concatenate[bool, P], float | R]) -> Estimator[P, R]:
-    """Make an estimator of `function`, which returns a result if its first argument is True, else a float."""
+    """Make an estimator from `function`, which returns a result if its first argument is True, else a float."""
     value, result = _partial(function, False), _partial(function, True)
     result.__qualname__ += ".result"
     value.result = result

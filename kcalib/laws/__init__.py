@@ -1,6 +1,6 @@
-"""Provide laws of test statistics with relative accuracy in both tails, in the manner of `scipy.stats`.
+"""Distributions of test statistics with relative accuracy in both tails, in the style of `scipy.stats`.
 
-Laws have `cdf`, `sf`, their logarithms and their inverses `ppf` and `isf`, for numbers and arrays.
+They have `cdf`, `sf`, their logarithms, and their inverses `ppf` and `isf`, for numbers and arrays.
 """
 
 from kcalib.laws.chi_square_mixture import ChiSquareMixture

@@ -1,8 +1,8 @@
-"""Define the base class of laws: both tails, their logarithms and quantiles from one function.
+"""Define the base class of distributions: both tails, their logarithms and quantiles from one function.
 
-A subclass gives the logarithm of its upper tail for x at or above its mean (`_log_upper_tail`), and the law of the
-negated variable (`_mirrored`). The smaller tail at x comes from one of them with its relative accuracy, the larger one
-is its complement, and quantiles are roots of the logarithm of a tail.
+A subclass implements the logarithm of its upper tail for x at or above its mean (`_log_upper_tail`), and the
+distribution of the negated variable (`_mirrored`). The smaller tail at x has relative accuracy; the larger one is its
+complement. Quantiles are roots of the logarithm of a tail.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import scipy
 
-SMALLEST_DIRECT = 1e-280  # tails below come from continued fractions
+SMALLEST_DIRECT = 1e-280  # smaller tails come from continued fractions
 MAX_TERMS = 1_000_000
 
-MAX_STEPS = 400  # steps of the search for a quantile, which usually takes a dozen
+MAX_STEPS = 400  # of the search for a quantile, which usually takes a dozen
 SLACK = 4 * np.finfo(float).eps  # relative rounding error of the logarithm of a tail
 
 
 class Law:
-    """Base class of continuous laws on the real line."""
+    """Base class of continuous distributions on the real line."""
 
     @property
     def _centre(self) -> float:
@@ -36,11 +36,11 @@ class Law:
 
     @property
     def _mirrored(self) -> Law:
-        """Return the law of the negated variable."""
+        """Return the distribution of the negated variable."""
         raise NotImplementedError
 
     def _log_upper_tail(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log of the upper tail and the hazard rate, from the mean to below the upper end of the support."""
+        """Return the log of the upper tail and the hazard rate, for x from the mean to below the upper end."""
         raise NotImplementedError
 
     def sf(self, x: Any) -> Any:
@@ -54,8 +54,8 @@ class Law:
         Returns
         -------
         float or numpy.ndarray
-            Of the shape of `x`; a float for a number. With relative accuracy however small, down to
-            the smallest positive float (about 5e-324); below it 0, see `logsf`.
+            Of the shape of `x`; a float for a number. Relative accuracy down to the smallest positive float (about
+            5e-324); 0 below, see `logsf`.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Law:
     def cdf(self, x: Any) -> Any:
         """Return the distribution function, the probability of a value of at most `x`.
 
-        Parameters, accuracy and errors are those of `sf`: small values of this tail have relative accuracy, too.
+        Small values have relative accuracy, as in `sf`.
 
         Parameters
         ----------
@@ -86,33 +86,33 @@ class Law:
         return _as_number(np.where(upper, -np.expm1(log_tail), np.exp(log_tail)))
 
     def logsf(self, x: Any) -> Any:
-        """Return the natural logarithm of the survival function, also where `sf` underflows.
+        """Return the natural logarithm of the survival function, also if `sf` underflows.
 
         Parameters
         ----------
         x : array_like
-            As for `sf`.
+            As in `sf`.
 
         Returns
         -------
         float or numpy.ndarray
-            Of the shape of `x`; a float for a number; ``-inf`` from the support's upper end on.
+            Of the shape of `x`; a float for a number; ``-inf`` at and above the upper end of the support.
         """
         log_tail, upper = self._smaller_tail(x)
         return _as_number(np.where(upper, log_tail, _log_complement(log_tail)))
 
     def logcdf(self, x: Any) -> Any:
-        """Return the natural logarithm of the distribution function, also where `cdf` underflows.
+        """Return the natural logarithm of the distribution function, also if `cdf` underflows.
 
         Parameters
         ----------
         x : array_like
-            As for `sf`.
+            As in `sf`.
 
         Returns
         -------
         float or numpy.ndarray
-            Of the shape of `x`; a float for a number; ``-inf`` up to the support's lower end.
+            Of the shape of `x`; a float for a number; ``-inf`` at and below the lower end of the support.
         """
         log_tail, upper = self._smaller_tail(x)
         return _as_number(np.where(upper, _log_complement(log_tail), log_tail))
@@ -123,12 +123,12 @@ class Law:
         Parameters
         ----------
         q : array_like
-            Probabilities in [0, 1], of any shape. Far tails are fine: ``isf(1e-200)``.
+            Probabilities in [0, 1], of any shape, also in far tails: ``isf(1e-200)``.
 
         Returns
         -------
         float or numpy.ndarray
-            Of the shape of `q`; a float for a number. 0 and 1 give the support's ends.
+            Of the shape of `q`; a float for a number. 0 and 1 give the ends of the support.
 
         Raises
         ------
@@ -152,17 +152,17 @@ class Law:
         Parameters
         ----------
         q : array_like
-            As for `isf`.
+            As in `isf`.
 
         Returns
         -------
         float or numpy.ndarray
-            Of the shape of `q`; a float for a number. 0 and 1 give the support's ends.
+            Of the shape of `q`; a float for a number. 0 and 1 give the ends of the support.
         """
         return 0.0 - self._mirrored.isf(q)
 
     def _smaller_tail(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logarithm of the tail beyond `x` as seen from the mean, and whether it is the upper tail."""
+        """Return the logarithm of the tail on the side of `x` away from the mean, and whether it is the upper tail."""
         x = _real("x", x)
         _reject("x", x, np.isnan(x), "expected a number; drop or replace NaN before the call")
         upper = x >= self._centre
@@ -174,7 +174,7 @@ class Law:
         return log_tail, upper
 
     def _extended_log_upper_tail(self, x: np.ndarray) -> np.ndarray:
-        """Return `_log_upper_tail`, and -inf from the support's upper end on."""
+        """Return `_log_upper_tail`, or -inf at and above the upper end of the support."""
         log_tail = np.full(x.shape, -math.inf)
         inside = x < self.support[1]
         log_tail[inside] = np.minimum(self._log_upper_tail(x[inside])[0], 0.0)
@@ -183,8 +183,8 @@ class Law:
     def _upper_quantile(self, log_q: float) -> float:
         """Return the point above the mean where the logarithm of the upper tail is `log_q`.
 
-        Use Newton's method within a bracket, in a variable in which that logarithm is nearly a straight line: x, or
-        near a finite end of the support the logarithm of the distance from it.
+        Use Newton's method within a bracket, in a variable in which this logarithm is nearly linear: x, or, near a
+        finite end of the support, the logarithm of the distance from the end.
         """
         end = self.support[1]
         y = low = self._centre if math.isinf(end) else 0.0
@@ -199,7 +199,7 @@ class Law:
                 step = excess / (hazard * slope)
                 if abs(excess) <= SLACK * max(1.0, -log_q) or abs(step * slope) <= SLACK * abs(x):
                     return x
-            else:  # the step was too long, or the quantile rounds to the end
+            else:  # the step was too large, or the quantile rounds to the end
                 excess = step = -math.inf
             low, high = (y, high) if excess > 0 else (low, y)
             y = y + step if low < y + step < high else (low + high) / 2
@@ -232,7 +232,7 @@ def _reject(name: str, array: np.ndarray, wrong: np.ndarray, rule: str) -> None:
 
 
 def _as_number(array: np.ndarray) -> Any:
-    """Return an array, or the number of an array without axes."""
+    """Return an array, or a float for an array without axes."""
     return array if array.ndim else float(array)
 
 
@@ -243,9 +243,9 @@ def _log_complement(log_p: np.ndarray) -> np.ndarray:
 
 
 def log_sf_f(x: float, d1: float, d2: float) -> float:
-    """Return log P(F(d1, d2) > x), x >= 0, also where the probability underflows.
+    """Return log P(F(d1, d2) > x), x >= 0, also if the probability underflows.
 
-    The tail is the regularised incomplete beta function I_w(d2/2, d1/2), w = d2 / (d2 + d1 x).
+    The tail is the regularized incomplete beta function I_w(d2/2, d1/2), w = d2 / (d2 + d1 x).
     """
     a, b, odds = d2 / 2, d1 / 2, d1 * x / d2
     direct = float(scipy.special.fdtrc(d1, d2, x))
@@ -267,7 +267,7 @@ def _beta_coefficient(k: int, a: float, b: float, w: float) -> float:
 
 
 def log_sf_chi2(x: float, d: float) -> float:
-    """Return log P(chi2_d > x), x >= 0, also where the probability underflows."""
+    """Return log P(chi2_d > x), x >= 0, also if the probability underflows."""
     direct = float(scipy.special.chdtrc(d, x))
     if direct > SMALLEST_DIRECT:
         return math.log(direct)

@@ -1,17 +1,17 @@
 r"""Compute both tails of a weighted sum of squares of normal variables.
 
-Quadratic forms of normal vectors have this distribution, and degenerate U-statistics in the limit. Its Laplace
-transform is known: for any :math:`s_0 > 0` left of the transform's first singularity
+Quadratic forms of normal vectors have this distribution, and so do degenerate U-statistics asymptotically. Its Laplace
+transform is known: for any :math:`s_0 > 0` left of the first singularity of the transform
 
 .. math:: P(Q > x) = \frac{1}{2 \pi i} \int_{s_0 - i\infty}^{s_0 + i\infty} e^{K(s) - s x} \frac{ds}{s}, \qquad
           K(s) = -\frac{1}{2} \sum_i \log(1 - 2 s w_i) + \frac{s^2 \tau}{2} .
 
-Along a path through the saddlepoint of the whole integrand, pole included, nothing cancels, and the factor
-:math:`e^{K(s_0) - s_0 x} / s_0` has the size of the tail (Rice 1980). The path leaves the saddlepoint
-on a hyperbola, :math:`s = s_0 + b\,(\sin\alpha\,(\cosh t - 1) + i \cos\alpha \sinh t)` with :math:`b`
-the width of the saddle. In :math:`t` the integrand is analytic in a strip whose width is bounded below,
-whatever the weights: the pole and the branch points are at least about :math:`b` away. So the trapezoidal
-rule converges geometrically, with steps that do not depend on the spread of the weights.
+Along a path through the saddlepoint of the whole integrand, including the pole, nothing cancels, and the factor
+:math:`e^{K(s_0) - s_0 x} / s_0` has the size of the tail (Rice 1980). The path is a hyperbola from the saddlepoint,
+:math:`s = s_0 + b\,(\sin\alpha\,(\cosh t - 1) + i \cos\alpha \sinh t)`, where :math:`b` is the width of the saddle. In
+:math:`t` the integrand is analytic in a strip whose width is bounded below for all weights, because the pole and the
+branch points are at least about :math:`b` away. The trapezoidal rule therefore converges geometrically, with steps that
+do not depend on the weights.
 
 `ChiSquareMixture._log_upper_tail` finds saddlepoints (`_saddlepoints`) and integrates along paths through them
 (`_integrals`).
@@ -29,33 +29,33 @@ import numpy as np
 from kcalib._backend.threads import one_blas_thread
 from kcalib.laws._law import Law, _as_number, _real, _reject
 
-TILT = math.pi / 8  # of the hyperbola: half of what exp(s^2) allows, so that both sides of the strip are as wide
+TILT = math.pi / 8  # of the hyperbola: half of what exp(s^2) allows, so both sides of the strip are equally wide
 FIRST_STEP = 0.2
 MAX_HALVINGS = 6
-AGREEMENT = 1e-9  # of two steps; halving the step squares the error, so the finer one is right to rounding
+AGREEMENT = 1e-9  # of two steps; halving the step squares the error, so the finer one is exact to rounding
 NEGLIGIBLE = 1e-18  # of the integrand, relative to its largest value
-BLOCK = 16  # abscissae at a time, until the integrand is negligible
-FARTHEST = 300.0  # t where even a single square root has decayed
+BLOCK = 16  # abscissas at a time, until the integrand is negligible
+FARTHEST = 300.0  # t at which even a single square root has decayed
 CHUNK = 1 << 15  # factors of the integrand held at a time
-SMALL = 0.01  # 2 s0 w / (1 - 2 s0 w), of a path that ends within some tens of s0
-GROWTH = 2.0  # of the integrand's absolute value along a good path
-NEAR_SADDLE = 0.05  # how far from the saddlepoint the path may start, in widths of the saddle
+SMALL = 0.01  # 2 s0 w / (1 - 2 s0 w) of weights that count as small
+GROWTH = 2.0  # largest absolute value of the integrand along a good path
+NEAR_SADDLE = 0.05  # largest distance between saddlepoint and start of the path, in widths of the saddle
 OVERFLOW = 1e150  # x whose square is near the largest float
 UNDERFLOW = 1e-300  # x whose reciprocal is near the largest float
 MAX_STEPS = 200  # of the search for the saddlepoint
 
 
 class Spectrum(NamedTuple):
-    """Different weights, how often each occurs, standard deviation of the normal part; the largest of them is 1."""
+    """Distinct weights with counts, and the standard deviation of the normal part, scaled to a maximum of 1."""
 
     weights: np.ndarray
     counts: np.ndarray
     deviation: float
-    largest: float  # weight; 0 if none is positive
+    largest: float  # largest weight; 0 if none is positive
 
 
 class Saddle(NamedTuple):
-    """The saddlepoints for some x, and what integrals along paths through them need; s is in units of s0."""
+    """Saddlepoints for some x, and terms of the integrals along paths through them; s is in units of s0."""
 
     point: np.ndarray  # s0 > 0
     width: np.ndarray  # of the saddle, (s0^2 K''(s0) + 1)^(-1/2)
@@ -67,25 +67,25 @@ class Saddle(NamedTuple):
 
 @dataclass(frozen=True)
 class ChiSquareMixture(Law):
-    r"""The law of a weighted sum of squares of independent standard normal variables.
+    r"""The distribution of a weighted sum of squares of independent standard normal variables.
 
     .. math:: Q = \sum_{i=1}^k w_i Z_i^2 + N(0, \tau), \qquad Z_i \sim N(0, 1),
 
-    with weights of either sign and an independent normal part of variance :math:`\tau`, which
-    may be 0. With `degrees_of_freedom`, :math:`Z_i^2` is a chi-square variable with so many of them; they need not be
-    whole numbers.
+    with weights of either sign and an independent normal part of variance :math:`\tau`, which may be 0. With
+    `degrees_of_freedom`, :math:`Z_i^2` is a chi-square variable with that many degrees of freedom, which need not be
+    integers.
 
-    Both tails :math:`p` have a relative accuracy of about :math:`10^{-14} + 10^{-15} |\log p|`, rounding of
-    their logarithm (with 10^5 degrees of freedom :math:`10^{-13}`). `logsf` and `logcdf` go on where floats end.
+    Both tails :math:`p` have a relative accuracy of about :math:`10^{-14} + 10^{-15} |\log p|`, the rounding of their
+    logarithm (:math:`10^{-13}` with 10^5 degrees of freedom). `logsf` and `logcdf` do not underflow.
 
     Parameters
     ----------
     weights : array_like
-        The weights :math:`w_i`, shape (k,), finite. Zeros count for nothing.
+        The weights :math:`w_i`, shape (k,), finite. Zeros are ignored.
     normal_variance : float
-        :math:`\tau \ge 0`.
+        The variance :math:`\tau \ge 0` of the normal part.
     degrees_of_freedom : array_like
-        Numbers of at least 1, one for all weights or one for each, shape (k,).
+        Numbers >= 1: one for all weights, or one for each, shape (k,).
 
     Attributes
     ----------
@@ -101,19 +101,18 @@ class ChiSquareMixture(Law):
     TypeError
         If the weights or the variance are not real numbers.
     ValueError
-        If `weights` has not one axis, or a number is not finite; if `normal_variance` is negative; if all
-        of them are 0: then the law is a point, without a density; if `degrees_of_freedom` are below 1, or not
-        as many as the weights; if the variance overflows.
+        If `weights` does not have one axis; if a number is not finite; if `normal_variance` is negative; if all are 0,
+        so that the distribution is a point; if `degrees_of_freedom` are below 1, or not as many as the weights; if the
+        variance overflows.
 
     Notes
     -----
-    The Laplace transform is inverted numerically along a hyperbola through the saddlepoint of the
-    inversion integral [1]_; Imhof [2]_ and Davies [3]_ integrate along the imaginary axis, where
-    the integrand is as large as 1 however small the tail, and reach absolute accuracy only.
+    The Laplace transform is inverted numerically along a hyperbola through the saddlepoint of the inversion integral
+    [1]_. Imhof [2]_ and Davies [3]_ integrate along the imaginary axis, where the integrand is near 1 for every tail,
+    and have absolute accuracy only.
 
-    A value takes O(d) time for d different weights, 50 to 250 complex logarithms for each; an array is
-    computed in chunks of about a megabyte, and faster than its numbers one by one. A quantile takes about as long
-    as a dozen values.
+    A value takes time O(d) for d distinct weights, with 50 to 250 complex logarithms each. Arrays are faster than
+    single values. A quantile takes about as long as a dozen values.
 
     References
     ----------
@@ -149,7 +148,7 @@ class ChiSquareMixture(Law):
             "normal_variance", variance, ~(np.isfinite(variance) & (variance >= 0)), "expected a finite number >= 0"
         )
         if not (array.any() or variance):
-            raise ValueError("all `weights` and `normal_variance` are 0: the law is the point 0, without a density")
+            raise ValueError("all `weights` and `normal_variance` are 0: the distribution is the point 0")
         freedom = _real("degrees_of_freedom", degrees_of_freedom)
         if freedom.shape not in ((), array.shape):
             raise ValueError(f"`degrees_of_freedom` has shape {freedom.shape}, expected () or {array.shape}")
@@ -167,7 +166,7 @@ class ChiSquareMixture(Law):
 
     @property
     def var(self) -> float:
-        """Return the variance: twice the squared weights times their degrees of freedom, and the normal part's."""
+        """Return the variance: twice the squared weights times degrees of freedom, plus `normal_variance`."""
         return self._scale * self._scale * self._scaled_variance
 
     @property
@@ -177,25 +176,25 @@ class ChiSquareMixture(Law):
 
     @property
     def kurtosis(self) -> float:
-        """Return the excess kurtosis, 0 for a normal law: fourth cumulant over the squared variance."""
+        """Return the excess kurtosis, the fourth cumulant over the squared variance; 0 for normal distributions."""
         return self._cumulant(4) / self._scaled_variance**2
 
     @property
     def support(self) -> tuple[float, float]:
-        """Return the ends of the support: 0 if all weights have one sign and there is no normal part, else infinite."""
+        """Return the ends of the support; one is 0 if all weights have one sign and there is no normal part."""
         low = -math.inf if self.normal_variance or min(self.weights) < 0 else 0.0
         high = math.inf if self.normal_variance or max(self.weights) > 0 else 0.0
         return low, high
 
     def rvs(self, size: int | tuple[int, ...] | None = None, rng: Any = None) -> Any:
-        """Draw random numbers with this law.
+        """Draw random numbers from this distribution.
 
         Parameters
         ----------
         size : int or tuple of int, optional
             Shape of the result. Default: one number.
         rng : int or numpy.random.Generator, optional
-            As in scipy.stats, for ``numpy.random.default_rng``.
+            Argument of ``numpy.random.default_rng``.
 
         Returns
         -------
@@ -214,7 +213,7 @@ class ChiSquareMixture(Law):
         return self.mean
 
     def _cumulant(self, order: int) -> float:
-        """Return the cumulant of the squares alone, of Q / scale."""
+        """Return the cumulant of Q / scale without the normal part."""
         factor = 2.0 ** (order - 1) * math.factorial(order - 1)
         return factor * math.fsum(
             count * (weight / self._scale) ** order for weight, count in zip(self.weights, self.degrees_of_freedom)
@@ -230,7 +229,7 @@ class ChiSquareMixture(Law):
 
     @property
     def _distinct_weights(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return different weights, and degrees of freedom of each."""
+        """Return distinct weights and their degrees of freedom."""
         weights, index = np.unique(self.weights, return_inverse=True)
         return weights, np.bincount(index, self.degrees_of_freedom, minlength=len(weights))
 
@@ -253,7 +252,7 @@ class ChiSquareMixture(Law):
         with np.errstate(over="ignore"):
             x = x / self._scale
         log_tail, hazard = np.full(x.shape, -math.inf), np.full(x.shape, math.inf)
-        # A logarithm that overflows counts as infinite.
+        # Logarithms that would overflow are infinite.
         limit = OVERFLOW if self._spectrum.deviation > OVERFLOW * self._spectrum.largest else math.inf
         finite = np.flatnonzero(x < limit)
         rows = max(1, CHUNK // (BLOCK * max(1, self._spectrum.weights.size)))
@@ -268,10 +267,9 @@ class ChiSquareMixture(Law):
         return log_tail, hazard
 
     def _move_from_end(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `x` and 0, or where the reciprocal overflows a point farther from the support's end 0.
+        """Return `x` and 0; or, if 1 / x overflows, a point farther from the end 0, and the log ratio of the tails.
 
-        There the second value is the logarithm of the ratio of the tails, which go with the power d/2 for d degrees of
-        freedom.
+        Near the end, tails are proportional to the power d/2 of the distance, for d degrees of freedom.
         """
         near = (x > -UNDERFLOW) & (self.support[1] == 0)
         log_ratio = np.log(np.where(near, -x, UNDERFLOW)) - math.log(UNDERFLOW)
@@ -279,9 +277,9 @@ class ChiSquareMixture(Law):
 
 
 def _saddlepoints(spectrum: Spectrum, x: np.ndarray) -> Saddle:
-    """Return points near s0 > 0, where K'(s) - x - 1/s is 0, which grows from minus to plus infinity.
+    """Return points near the root s0 > 0 of K'(s) - x - 1/s, which increases from minus to plus infinity.
 
-    Searched in log(r), s = r / (1 + 2 w r) with w the largest weight: then 1 - 2 s w_i is
+    The search is in log(r), s = r / (1 + 2 w r) with w the largest weight: then 1 - 2 s w_i is
     (1 + 2 r (w - w_i)) / (1 + 2 r w), which keeps its accuracy next to the singularity.
     """
     low, high = np.log(_brackets(spectrum, x))
@@ -292,7 +290,7 @@ def _saddlepoints(spectrum: Spectrum, x: np.ndarray) -> Saddle:
         s, tilted = r / stretch, _tilted(spectrum, r)
         quadratic = (s * spectrum.deviation) ** 2 / 2
         linear = 2 * quadratic - s * x
-        slope = tilted @ spectrum.counts / 2 + linear - 1  # times s, as is all that follows
+        slope = tilted @ spectrum.counts / 2 + linear - 1  # times s, as the following terms
         root = _root_curvature(spectrum, s, tilted)
         if np.all(np.abs(slope) <= NEAR_SADDLE * root):
             break
@@ -306,7 +304,7 @@ def _saddlepoints(spectrum: Spectrum, x: np.ndarray) -> Saddle:
 
 
 def _brackets(spectrum: Spectrum, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return values of r below and above the saddlepoint's."""
+    """Return lower and upper bounds of r at the saddlepoint."""
     weights, counts, deviation, largest = spectrum
     size = np.abs(x)
     positive, negative = counts @ np.maximum(weights, 0), counts @ np.maximum(-weights, 0)
@@ -323,20 +321,20 @@ def _brackets(spectrum: Spectrum, x: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _tilted(spectrum: Spectrum, r: np.ndarray) -> np.ndarray:
-    """2 s w_i / (1 - 2 s w_i)."""
+    """Return 2 s w_i / (1 - 2 s w_i)."""
     r = r[:, None]
     return 2 * r * spectrum.weights / (1 + 2 * r * (spectrum.largest - spectrum.weights))
 
 
 def _root_curvature(spectrum: Spectrum, s: np.ndarray, tilted: np.ndarray) -> np.ndarray:
-    """Square root of s^2 K''(s) + 1, which itself may overflow."""
+    """Return the square root of s^2 K''(s) + 1, which itself may overflow."""
     size = np.maximum(np.abs(tilted).max(axis=1, initial=1.0), s * spectrum.deviation)
     squares = (tilted / size[:, None]) ** 2 @ spectrum.counts / 2 + (s * spectrum.deviation / size) ** 2 + size**-2.0
     return size * np.sqrt(squares)
 
 
 def _cumulant_function(spectrum: Spectrum, r: np.ndarray) -> np.ndarray:
-    """K(s) without the normal part."""
+    """Return K(s) without the normal part."""
     largest, r = spectrum.largest, r[:, None]
     stretch = 1 + 2 * r * largest
     share = 2 * spectrum.weights * r / stretch  # 2 s w_i < 1
@@ -347,14 +345,14 @@ def _cumulant_function(spectrum: Spectrum, r: np.ndarray) -> np.ndarray:
 
 
 def _integrals(spectrum: Spectrum, saddle: Saddle, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The inversion integral over its factor at the saddlepoint, and the mean of s over it, which is the hazard rate.
+    """Return the inversion integral relative to the saddlepoint, and the mean of s over it, which is the hazard rate.
 
-    The path bends to where exp(-s x) decays, unless the weights' factors outgrow it there. Those of small weights are
-    about exp(s m), with m their mean, all along the path: of many degrees of freedom m may be beyond x.
+    The path bends towards decay of exp(-s x), unless the factors of the weights grow faster there. Small weights have
+    factors of about exp(s m), where m is their mean; with many degrees of freedom m may exceed x.
     """
     mean = np.where(np.abs(saddle.tilted) < SMALL, spectrum.weights, 0.0) @ spectrum.counts
     tilt = np.where(x < mean, -TILT, TILT)
-    with np.errstate(over="ignore", invalid="ignore"):  # where the other tilt is the right one
+    with np.errstate(over="ignore", invalid="ignore"):  # for paths with the wrong tilt
         integral, mean_s, largest = _trapezoidal(saddle, tilt, spectrum.counts)
     poor = np.flatnonzero(~(largest < GROWTH))
     if poor.size:
@@ -370,12 +368,12 @@ def _integrals(spectrum: Spectrum, saddle: Saddle, x: np.ndarray) -> tuple[np.nd
 
 
 def _trapezoidal(saddle: Saddle, tilt: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Integral, mean of s, and the integrand's largest absolute value, by the trapezoidal rule with halved steps."""
+    """Return integral, mean of s, and largest absolute integrand, by the trapezoidal rule with halved steps."""
 
     def sums(t: np.ndarray) -> tuple[np.ndarray, ...]:
         return _sums(saddle, tilt, counts, t)
 
-    step, first = FIRST_STEP, saddle.width * np.cos(tilt) / 2  # the summand at t = 0, which counts half
+    step, first = FIRST_STEP, saddle.width * np.cos(tilt) / 2  # half the summand at t = 0
     total, moment, largest, end = _sums_to_the_end(sums, step)
     total, moment = total + first, moment + first
     for _ in range(MAX_HALVINGS):
@@ -392,7 +390,7 @@ def _trapezoidal(saddle: Saddle, tilt: np.ndarray, counts: np.ndarray) -> tuple[
 
 
 def _sums_to_the_end(sums: Any, step: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Return sums over t = step, 2 step, ... until the integrand is negligible, its largest size, and how many."""
+    """Return sums over t = step, 2 step, ... until the integrand is negligible, its maximum, and their number."""
     total, moment, largest, end = np.zeros(1), np.zeros(1), np.ones(1), 0
     while end * step < FARTHEST:
         part, part_moment, height, last = sums((np.arange(BLOCK) + end + 1) * step)
@@ -403,7 +401,7 @@ def _sums_to_the_end(sums: Any, step: float) -> tuple[np.ndarray, np.ndarray, np
 
 
 def _sums(saddle: Saddle, tilt: np.ndarray, counts: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return sums of Im(f ds/dt) and Im(f s ds/dt) over `t`, largest |f|, and the larger summand at the last t."""
+    """Return sums of Im(f ds/dt) and Im(f s ds/dt) over `t`, the largest |f|, and the larger last summand."""
     sine, cosine, width = np.sin(tilt)[:, None], np.cos(tilt)[:, None], saddle.width[:, None]
     z = width * (sine * (np.cosh(t) - 1) + 1j * cosine * np.sinh(t))
     dz = width * (sine * np.sinh(t) + 1j * cosine * np.cosh(t))

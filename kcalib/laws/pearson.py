@@ -1,23 +1,21 @@
-r"""Compute laws of Pearson's system of curves, by mean, variance, skewness and kurtosis.
+r"""Compute distributions of Pearson's system, from mean, variance, skewness and kurtosis.
 
-All members at once, without a case for each type. In standard units a density :math:`f` of the system
-solves
+All types are computed in the same way. In standard units a density :math:`f` of the system solves
 
 .. math:: \frac{f'(z)}{f(z)} = -\frac{p + (1 + 3r) z}{1 + p z + r z^2}, \qquad
           p = \frac{\gamma_1 (\gamma_2 + 6)}{N}, \quad r = \frac{2\gamma_2 - 3\gamma_1^2}{N}, \quad
           N = 4\gamma_2 + 12 - 3\gamma_1^2,
 
-with skewness :math:`\gamma_1` and excess kurtosis :math:`\gamma_2`. The types are what the roots of the denominator
-make of it: beta (I, :math:`r < 0`), gamma (III, :math:`r = 0`), beta prime (VI), inverse gamma (V: a double root)
-and type IV (complex roots); normal for :math:`p = r = 0`. With :math:`1 + p u + r u^2 = (1 - \alpha u)(1 - \beta u)`
-the logarithm of the density is
+with skewness :math:`\gamma_1` and excess kurtosis :math:`\gamma_2`. The roots of the denominator determine the type:
+beta (I, :math:`r < 0`), gamma (III, :math:`r = 0`), beta prime (VI), inverse gamma (V: a double root), type IV (complex
+roots), or normal (:math:`p = r = 0`). With :math:`1 + p u + r u^2 = (1 - \alpha u)(1 - \beta u)` the logarithm of the
+density is
 
 .. math:: h(z) = -\log(1 + p z + r z^2) - (1 + r)\, z^2\, \psi[\alpha z, \beta z], \qquad \psi(y) = -\log(1 - y) / y,
 
-where :math:`\psi[\cdot, \cdot]` is a divided difference, smooth wherever the roots go: together, apart, complex, or to
-infinity. `_divided_difference` computes it without cancellation, so that nothing happens at the borders
-between types. `_tail_integral` integrates :math:`e^h` in logarithms, by the double exponential rule; the
-integral over both sides of the mean is the normaliser.
+where :math:`\psi[\cdot, \cdot]` is a divided difference, which is smooth for all roots: equal, distinct, complex, or
+infinite. `_divided_difference` computes it without cancellation, so types need no cases. `_tail_integral` integrates
+:math:`e^h` in logarithms, by the double exponential rule; the integral over both sides of the mean normalizes it.
 """
 
 from __future__ import annotations
@@ -35,48 +33,48 @@ NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)
 NODES, NODE_WEIGHTS = (NODES + 1) / 2, NODE_WEIGHTS / 2  # on [0, 1]
 FIRST_STEP = 1 / 8
 MAX_HALVINGS = 7
-AGREEMENT = 1e-10  # of two steps; halving the step about squares the error
-ROUNDING = 1e-13  # of the logarithms, relative
-TINY = 1e-250  # in the place of 0
-NEGLIGIBLE = -42.0  # logarithm of the summands left out, relative to the largest
-FARTHEST = 20.0  # of the double exponential rule's variable
+AGREEMENT = 1e-10  # of two steps; halving the step approximately squares the error
+ROUNDING = 1e-13  # relative error of the logarithms
+TINY = 1e-250  # instead of 0
+NEGLIGIBLE = -42.0  # logarithm of ignored summands, relative to the largest
+FARTHEST = 20.0  # limit of the variable of the double exponential rule
 LARGEST_LOG = 300.0  # of a distance from the mean, in standard deviations
-FARTHEST_TAIL = 1e70  # in standard deviations: the tail there bounds those beyond, where squares would overflow
-WITHOUT_DIGITS = -1e14  # of a logarithm: summands that are much smaller than the largest do not differ from it
+FARTHEST_TAIL = 1e70  # in standard deviations; beyond, squares would overflow, and this tail is an upper bound
+WITHOUT_DIGITS = -1e14  # logarithms below have no digits left to distinguish summands
 
 
 @dataclass(frozen=True)
 class PearsonCurve(Law):
-    r"""The member of Pearson's system of curves with four given moments.
+    r"""The distribution of Pearson's system with four given moments.
 
-    Beta laws (types I and II), gamma (III), type IV, inverse gamma (V), beta prime (VI), Student's t (VII)
-    and the normal law, shifted, scaled and mirrored. The law depends smoothly on the moments, also across
-    the borders between them.
+    These are beta distributions (types I and II), gamma (III), type IV, inverse gamma (V), beta prime (VI), Student's t
+    (VII) and normal distributions, shifted, scaled and mirrored. They depend smoothly on the moments, also between
+    types.
 
     Parameters
     ----------
     mean : float
-        Expectation, finite.
+        Mean, finite.
     variance : float
-        Positive and finite.
+        Variance, positive and finite.
     skewness : float
         Third central moment over the variance to the power 3/2.
     kurtosis : float
-        Excess kurtosis, 0 for a normal law: fourth central moment over the squared variance, less 3.
-        Above ``skewness**2 - 2``, as that of every law but those on two points.
+        Excess kurtosis: fourth central moment over the squared variance, minus 3. More than ``skewness**2 - 2``, as for
+        every distribution on more than two points.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a real number; if an argument is not finite, `variance` is not positive, or no density has
-        such a skewness and kurtosis.
+        If an argument is not a finite real number; if `variance` is not positive, or no density has such a skewness and
+        kurtosis.
 
     Notes
     -----
-    Probabilities come from quadrature of the density, in logarithms and scaled: both tails have relative accuracy,
-    about 1e-12, and `logsf` and `logcdf` go on where floats end. Next to a finite end of the support there is less,
-    since the moments fix its place to rounding only. Beyond 1e70 standard deviations it is the tail there. A value
-    takes about a millisecond.
+    Probabilities are integrals of the density, in logarithms. Both tails have a relative accuracy of about 1e-12, and
+    `logsf` and `logcdf` do not underflow. Near a finite end of the support accuracy is lower, because the moments
+    determine the end to rounding only. Beyond 1e70 standard deviations the tail is constant. A value takes about a
+    millisecond.
 
     References
     ----------
@@ -111,7 +109,7 @@ class PearsonCurve(Law):
         if not self.kurtosis > self.skewness**2 - 2:
             raise ValueError(
                 f"`kurtosis` is {self.kurtosis} with `skewness` {self.skewness}, expected more than skewness**2 - 2 = "
-                f"{self.skewness**2 - 2}: no density has such moments (excess kurtosis, 0 for a normal law)"
+                f"{self.skewness**2 - 2}: no density has such moments (excess kurtosis, 0 for a normal distribution)"
             )
 
     @property
@@ -195,13 +193,13 @@ def _tail_integral(z: float, p: float, r: float) -> tuple[float, float]:
     """
     end, z = _end(p, r), min(z, FARTHEST_TAIL)
     reach = end - z
-    if reach <= 0:  # rounding of z
+    if reach <= 0:  # by rounding of z
         return -math.inf, 0.0
     denominator = 1 + z * (p + r * z) if math.isinf(end) else reach * (1 / end - r * z)
     scale = math.log(denominator) - math.log(abs(p + (1 + 3 * r) * z) + math.sqrt(denominator))
 
     log_density = float(_log_density(np.array([z]), np.log(np.array([reach])), p, r)[0])
-    if log_density < WITHOUT_DIGITS:  # what the density falls by is below an ulp of its logarithm
+    if log_density < WITHOUT_DIGITS:  # the density decays within an ulp of its logarithm
         return log_density + scale, log_density
 
     def summands(t: np.ndarray) -> np.ndarray:
@@ -214,7 +212,7 @@ def _tail_integral(z: float, p: float, r: float) -> tuple[float, float]:
             log_sum = np.logaddexp(log_reach, log_w)
             log_jacobian, log_gap = 2 * (log_reach - log_sum), 2 * log_reach - log_sum
             u = z + np.exp(log_w + log_reach - log_sum)
-        with np.errstate(over="ignore", invalid="ignore"):  # far beyond what counts
+        with np.errstate(over="ignore", invalid="ignore"):  # for negligible summands
             height = _log_density(u, log_gap, p, r)
         height = np.where(np.isnan(height), -np.inf, height)
         return height + log_jacobian + log_w + np.log(math.pi / 2 * np.cosh(t))
@@ -257,15 +255,15 @@ def _log_density(u: np.ndarray, log_gap: np.ndarray, p: float, r: float) -> np.n
 def _divided_difference(
     first: np.ndarray, second: np.ndarray, between: np.ndarray, log_first: np.ndarray, log_second: np.ndarray
 ) -> np.ndarray:
-    """Return the slope of psi(y) = -log(1 - y) / y between two points below 1 or complex.
+    """Return the divided difference of psi(y) = -log(1 - y) / y at two points, which are below 1 or complex.
 
-    Use the values where the points are far from each other, else Gauss's rule: for its integral representation,
-    the integral over [0, 1] of s / ((1 - s y1)(1 - s y2)), near 0, or for the mean of psi' between the points.
+    For distant points use the values; else Gauss quadrature: near 0 of the integral of s / ((1 - s y1)(1 - s y2)) over
+    [0, 1], elsewhere of psi' between the points.
     """
     difference = np.empty_like(first)
     nearest = np.exp(np.minimum(np.real(log_first), np.real(log_second)))
     is_small = np.maximum(abs(first), abs(second)) <= 0.5
-    # Beyond a pair of complex roots the points lie on different sides of the logarithm's cut.
+    # Beyond a pair of complex roots the points are on different sides of the branch cut of the logarithm.
     is_close = ~is_small & (abs(between) <= 0.5 * nearest) & (np.exp(log_first).real >= 0)
     is_far = ~(is_small | is_close)
 

@@ -140,7 +140,7 @@ def test_unbounded_kernels_and_draws_have_no_bound():
         rms_bound.squared_diameter(data, packed)
     draws = kcalib.target_kernels.Draws(Gaussian(bandwidth=1.0))
     data, packed, _ = problem_of(y, Normal(y, np.ones(12)), target_kernel=draws)
-    with pytest.raises(NoBoundError, match="draws stand for the predictions"):
+    with pytest.raises(NoBoundError, match="draws represent the predictions"):
         rms_bound.squared_diameter(data, packed)
     problem = problem_of(y, Normal(y, np.ones(12)), kernel=Linear())
     with pytest.raises(NoBoundError, match=r"the kernel Linear\(\) has no known supremum"):

@@ -18,7 +18,7 @@ import kcalib
 from kcalib._input.forecasts import prepare
 from kcalib._packing import pack, variance
 from kcalib._pairs.statistics import ScoreVariance, gamma_quantile
-from kcalib.estimators.few_errors import few_errors, targets_beside_the_likely
+from kcalib.estimators.few_errors import count_unlikely_targets, few_errors
 from kcalib.estimators.null_moments import effective_events
 from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.kernels import Exponential
@@ -276,6 +276,6 @@ def test_laws_of_some_samples_at_a_time_are_those_of_all(kind, monkeypatch):
 
 def test_what_is_no_data_is_refused_where_kinds_are_told_apart():
     with pytest.raises(TypeError, match="int are no data"):
-        targets_beside_the_likely(1, None)
+        count_unlikely_targets(1, None)
     with pytest.raises(NotImplementedError, match="int"):
         make_feature_matrix(1, 2)

@@ -159,9 +159,9 @@ def quantile_calibration(
     -----
     The coverage at level tau is the share of PIT values (`kcalib.pit_values`) up to tau (Widmann, Lindsten and
     Zachariah 2021, appendix A.1). Under calibration n times the coverage is binomial, which gives the standard error
-    and the band at each level. The simultaneous band has the half width sqrt(log(2 / a) / (2 n)) with a = 1 - confidence_level, by
-    the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant. The curve averages over all predictions, so
-    errors of opposite sign can cancel. Time O(n log n + n k), memory O(n).
+    and the band at each level. The simultaneous band has the half width sqrt(log(2 / a) / (2 n)) with
+    a = 1 - confidence_level, by the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant. The curve averages
+    over all predictions, so errors of opposite sign can cancel. Time O(n log n + n k), memory O(n).
 
     Examples
     --------

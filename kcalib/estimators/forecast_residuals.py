@@ -2,8 +2,8 @@ r"""Compute residuals of predicted distributions as vectors, by factoring the ma
 
 With class labels the CKCE is :math:`\operatorname{tr}(B E E^\top)`, where rows of E are residuals and B depends on the
 kernel on predictions. With distributions :math:`G_{ij} = \langle \delta_{y_i} - P_i, \delta_{y_j} - P_j\rangle`
-replaces :math:`E E^\top`. `residuals_of` computes F with :math:`F F^\top = G`, from features that are vectors, or by a pivoted
-Cholesky decomposition until the remainder is negligible.
+replaces :math:`E E^\top`. `residuals_of` computes F with :math:`F F^\top = G`, from features that are vectors, or by a
+pivoted Cholesky decomposition until the remainder is negligible.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def residuals_of(packed: Packed, *, threads: int | None, seed: int = 0) -> Resid
     assert isinstance(target, TargetFactor)
     if target.draws is not None:
         raise ValueError(
-            f"the target kernel {target.kernel} has no closed form here ({target.route}), and draws would make "
+            f"the expectations of the target kernel {target.kernel} come from draws ({target.route}), which make "
             "residuals larger than they are; use a kernel with a closed form for the family, or "
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )

@@ -339,7 +339,7 @@ class TestCKCE:
         assert kcalib.jkce(self.y, self.prediction) == kcalib.skce(self.y, self.prediction, kernel=kernel)
 
     def test_refusals(self):
-        with pytest.raises(ValueError, match="has no closed form here"):
+        with pytest.raises(ValueError, match="come from draws"):
             kcalib.ckce(self.y, self.prediction, target_kernel=Draws())
         with pytest.raises(ValueError, match="method='fourier' needs points with a Euclidean distance"):
             kcalib.ckce(targets("mixture"), FAMILIES["mixture"][0], method="fourier")

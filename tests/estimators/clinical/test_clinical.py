@@ -143,7 +143,7 @@ def test_weights_lenses_and_columns(name):
         ("line", [0, 0], [0.3, 0.6], "0 events in 2 samples"),
         ("line", [1, 1], [0.3, 0.6], "2 events in 2 samples"),
         ("line", [0, 1], [0.3, 0.3], "the same for all samples"),
-        ("ratio", [0, 1], [0.0, 0.0], "none is expected"),
+        ("ratio", [0, 1], [0.0, 0.0], "no event is expected"),
         ("spiegelhalter", [0, 1, 1], [0.0, 1.0, 0.5], r"only 0, 1/2 and 1, .*use kcalib\.calibration_test"),
         ("hosmer_lemeshow", [0, 1], [0.0, 1.0], "leaves 0 groups .* at least 1; "),
     ],

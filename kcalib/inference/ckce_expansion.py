@@ -1,4 +1,4 @@
-r"""The CKCE as a function of its samples, to second order: its bias removed, and what its variance is made of.
+r"""The CKCE as a function of its samples, to second order, for its bias and its variance.
 
 With n lambda = s, residuals e_i in the rows of E, :math:`B = K (K + s I)^{-2}` and b = B E, the CKCE is
 :math:`\sum_{ij} B_{ij} \langle e_i, e_j\rangle`. With the leverages l, the diagonal of :math:`K (K + s I)^{-1}`, and
@@ -7,18 +7,17 @@ same s) lowers it by
 
 .. math:: 2 \langle r_i, b_i - B_{ii} r_i\rangle + B_{ii} |r_i|^2 .
 
-The first term is the sample's score. The second is noise that the sample shares with itself only, and belongs to the
-bias, which by the jackknife at fixed lambda is :math:`\sum_i B_{ii} |r_i|^2 - 2 l_i \langle r_i, b_i\rangle`. What is
-taken off instead,
+The first term is the sample's score. The second is noise of the sample alone, and belongs to the bias, which by the
+jackknife at fixed lambda is :math:`\sum_i B_{ii} |r_i|^2 - 2 l_i \langle r_i, b_i\rangle`. Instead of this
+`CKCEExpansion` subtracts
 
 .. math:: \sum_i \langle e_i, B_{ii} r_i - 2 l_i (b_i - B_{ii} r_i)\rangle ,
 
-is the same to first order, and for a calibrated model has exactly the expectation of the CKCE, given the predictions,
-for any n: :math:`b_i - B_{ii} r_i` does not depend on e_i, nor does :math:`r_i - e_i`.
+which is the same to first order. For a calibrated model it has exactly the expectation of the CKCE, given the
+predictions, for any n, since :math:`b_i - B_{ii} r_i` and :math:`r_i - e_i` do not depend on e_i.
 
-`compare` calls `CKCEExpansion.of` for each model. Z and b come from `kcalib.solvers`; the diagonals from a
-`SpectralFactor`. Arrays of n rows, and eigenvectors, stay where the residuals are, in host memory or on a GPU;
-eigenvalues are the host's.
+Z and b come from `kcalib.solvers`, the diagonals from a `SpectralFactor`. Arrays with n rows, and eigenvectors, are on
+the device of the residuals; eigenvalues are on the host.
 """
 
 from __future__ import annotations
@@ -39,38 +38,38 @@ from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
-RANK = 100  # of the factor that is tried first
-SMALL_REST = 0.01  # mean eigenvalue of K - P P^T, relative to the shift, at which a factor is good enough
+RANK = 100  # of the first factor that is tried
+SMALL_REST = 0.01  # mean eigenvalue of K - P P^T, relative to the shift, for which a factor is accurate enough
 TOLERANCE_OF_B = 1e-6  # relative residual
 EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
 class CKCEExpansion:
-    """A model's CKCE, and what each sample and each pair of samples have to do with it."""
+    """A model's CKCE, and the contributions of each sample and each pair of samples."""
 
-    value: float  # the CKCE without its bias
+    value: float  # the CKCE with its bias removed
     plug_in: float  # the CKCE
     error_bound: float  # of the CKCE, from the solver
-    scores: Array  # what a sample adds together with others, shape (n,)
-    influences: Array  # what it adds to first order, its own noise included; but for a constant, shape (n,)
+    scores: Array  # contribution of a sample together with others, shape (n,)
+    influences: Array  # first-order contribution, with the sample's own noise, up to a constant, shape (n,)
     residuals: Array  # r, shape (n, c)
     factor: SpectralFactor
-    rows: np.ndarray  # whose pairs stand for all pairs
+    rows: np.ndarray  # samples whose pairs represent all pairs
     weights: Array  # B_ij between these, shape (rows, rows)
 
     @classmethod
     def of(
         cls, matrix: KernelOperator, residuals: Array, shift: float, rows: np.ndarray, *, seed: int
     ) -> CKCEExpansion:
-        """The expansion for the kernel matrix K, the residuals E, shape (n, c), and n lambda.
+        """Return the expansion for the kernel matrix K, the residuals E, shape (n, c), and n lambda.
 
-        Pairs of `rows` stand for all pairs.
+        Pairs of `rows` represent all pairs.
         """
         factor = SpectralFactor.of(matrix, shift, rows, seed=seed)
         smoothed = _by_factor(factor, residuals) if factor.is_exact else _by_solver(factor, residuals, seed)
         leverages, diagonal = factor.diagonal(1), factor.diagonal(2)
-        # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
+        # (K + s I)^{-1} has the diagonal (1 - l_i) / s, which is at least 1 / (K_ii + s).
         xp = arrays.namespace(residuals)
         complements = xp.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
         residuals_without = shift * smoothed.z / complements[:, None]
@@ -89,24 +88,24 @@ class CKCEExpansion:
         )
 
     def between(self, rows: np.ndarray, columns: np.ndarray) -> Array:
-        """B_ij of some of the `rows`, which are in order."""
+        """Return B_ij of some of the `rows`, which are in order."""
         i, j = (arrays.like(np.searchsorted(self.rows, positions), self.weights) for positions in (rows, columns))
         return self.weights[i][:, j]
 
     def pairs(self, strip: slice) -> Array:
-        """B_ij <r_i, r_j> of so many of the `rows` and all of them."""
+        """Return B_ij <r_i, r_j> of a strip of the `rows` and all of them."""
         r = self.residuals[arrays.like(self.rows, self.residuals)]
         return self.weights[strip] * linalg.matmul(r[strip], r.T)
 
 
 @dataclass(frozen=True, eq=False)
 class SpectralFactor:
-    r"""K = P P^T + D with orthogonal columns of P, and D small beside s I: functions of K by their diagonals and tiles.
+    r"""K = P P^T + D with orthogonal columns of P, and D small relative to s I, for functions of K.
 
-    These are :math:`f(K) = K (K + s I)^{-p}`. To first order in D its trace is that of :math:`f(P P^\top)`, and
-    :math:`f'(\gamma_k) \langle u_k, D u_k\rangle` for each direction :math:`u_k` of P with eigenvalue
-    :math:`\gamma_k`, and f of what is left of D outside of P, whose eigenvalues are taken to be all the same. All
-    entries of D are weighted with the number that gives this trace.
+    These are :math:`f(K) = K (K + s I)^{-p}`, by diagonals and tiles. To first order in D the trace of f(K) is that of
+    :math:`f(P P^\top)`, plus :math:`f'(\gamma_k) \langle u_k, D u_k\rangle` for each direction :math:`u_k` of P with
+    eigenvalue :math:`\gamma_k`, plus f of the part of D outside of P, whose eigenvalues are taken to be equal. All
+    entries of D are weighted by the number that gives this trace.
     """
 
     matrix: KernelOperator
@@ -115,14 +114,14 @@ class SpectralFactor:
     eigenvalues: np.ndarray  # of P P^T, shape (rank,)
     rest: Array  # diagonal of D, shape (n,)
     inside: np.ndarray  # <u_k, D u_k>, shape (rank,)
-    mean_eigenvalue: float  # of D, weighted with the eigenvalues
-    some_vectors: Array  # of the `rows` that are looked at, shape (rows, rank)
+    mean_eigenvalue: float  # of D, weighted by the eigenvalues
+    some_vectors: Array  # of the selected `rows`, shape (rows, rank)
     some_entries: Array  # K between these, shape (rows, rows)
-    is_exact: bool  # whether D is rounding
+    is_exact: bool  # whether D is rounding error
 
     @classmethod
     def of(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, *, seed: int) -> SpectralFactor:
-        """A factor of as many columns as it takes; D is looked at between `rows`."""
+        """Return a factor with as many columns as needed; D is examined between `rows`."""
         rank, entries = min(matrix.n, RANK), None
         while True:
             contents = f"a factor of K with {rank} columns"
@@ -155,13 +154,13 @@ class SpectralFactor:
         return cls(matrix, shift, vectors, eigenvalues, rest, inside, mean_eigenvalue, factor_rows, entries, exact)
 
     def diagonal(self, power: int) -> Array:
-        """The diagonal of K (K + s I)^{-power}, shape (n,)."""
+        """Return the diagonal of K (K + s I)^{-power}, shape (n,)."""
         scales = arrays.like((self.eigenvalues + self.shift) ** -power, self.vectors)
         squares = linalg.matmul(self.vectors**2, scales[:, None])[:, 0]
         return squares + self._weight(power) * self.rest
 
     def tile(self, power: int) -> Array:
-        """K (K + s I)^{-power} between the rows that are looked at, shape (rows, rows)."""
+        """Return K (K + s I)^{-power} between the selected rows, shape (rows, rows)."""
         weight, vectors = self._weight(power), self.some_vectors
         scales = arrays.like((self.eigenvalues + self.shift) ** -power - weight, vectors)
         return linalg.matmul(vectors * scales, vectors.T) + weight * self.some_entries
@@ -179,7 +178,7 @@ class SpectralFactor:
 def _of_rest(
     matrix: KernelOperator, factor_rows: Array, eigenvalues: np.ndarray, own_rest: Array, entries: Array, trace: float
 ) -> tuple[np.ndarray, float]:
-    """<u_k, D u_k>, and the mean eigenvalue, from the pairs of some rows: of P, of the diagonal of D, and K between."""
+    """Return <u_k, D u_k> and the mean eigenvalue, from P, the diagonal of D, and K between some rows."""
     n, k, xp = matrix.n, len(factor_rows), arrays.namespace(factor_rows)
     of_samples, of_pairs = n / k, n * (n - 1) / max(1, k * (k - 1))
     between = entries - linalg.matmul(factor_rows, factor_rows.T)

@@ -1,17 +1,17 @@
-r"""The matrix whose eigenvalues give the law of the SKCE under calibration, given the predictions.
+r"""The matrix whose eigenvalues give the conditional null distribution of the SKCE.
 
-Of targets with finitely many values the residuals are e_i = L_i x_i with L_i = diag(sqrt p_i) - p_i sqrt(p_i)^T, for
-L_i L_i^T = V_i = Cov(e_i), and x_i of mean 0 and covariance 1 (but along sqrt(p_i), which L_i maps to 0). With the
+Residuals of targets with finitely many values are e_i = L_i x_i with L_i = diag(sqrt p_i) - p_i sqrt(p_i)^T, where
+L_i L_i^T = V_i = Cov(e_i), and x_i has mean 0 and covariance 1 (except along sqrt(p_i), which L_i maps to 0). With the
 target kernel's matrix M = R R^T
 
     sum_{i != j} k_ij e_i^T M e_j = x^T B x,   B with the blocks L_i^T k_ij M L_j, i != j
 
-and n SKCE has about the law of sum_i l_i Z_i^2, l the eigenvalues of A = B / (n - 1): no label counts. A has n m rows,
-is never stored, and a product with it takes one with the kernel's matrix. Where R^T e_i is a number (two classes) so is
-V_i, and n rows do. Of other targets a set is drawn, and its matrix H taken. `spectrum` has the methods.
+and n SKCE is distributed approximately as sum_i l_i Z_i^2, with l the eigenvalues of A = B / (n - 1), which do not
+depend on labels. A has n m rows and is not stored; a product with it takes one with the kernel matrix. If R^T e_i is a
+number (two classes), so is V_i, and A has n rows. Other targets are drawn once, and their matrix H replaces A.
 
-`make_subset_matrix`, for blocks, and `make_feature_matrix`, for random features, take some of the samples for all:
-an eigenvalue is a mean over them.
+`make_subset_matrix`, for blocks, and `make_feature_matrix`, for random features, take a subset of the samples to
+represent all: an eigenvalue is a mean over samples.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from kcalib.inference.eigenvalues import (
 )
 from kcalib.inference.task import Task
 
-MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matrix; fewer of many classes
-# Features of a sample up to which a group of the largest eigenvalues is started with. A vector takes a column for each:
-# of more the groups would take products of as many columns as their square.
+MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the subset matrix; fewer for many classes
+# Features of a sample up to which start vectors for groups of the largest eigenvalues are used. A vector takes a column
+# for each feature, so with more features the groups would take products with that number of columns squared.
 STARTED_UP_TO, FEWEST_COLUMNS = 16, 8
-SEED = 0  # of drawn targets: what comes from them is a function of the predictions
+SEED = 0  # of drawn targets, so that results are a function of the predictions
 GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"
 
 
 def conditional(task: Task) -> tuple[ImplicitMatrix, str]:
-    """The matrix A, and in words what it is taken from."""
+    """Return the matrix A, and a description of its origin."""
     law = finite_law(task.data, task.packed)
     if law is None:
         backend = task.backend_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
@@ -79,10 +79,10 @@ class Scalars:
 
 
 class Vectors:
-    """F_i = R^T L_i, and their transposes; in their products nothing cancels where a probability is near 1.
+    """F_i = R^T L_i, and their transposes, in products without cancellation for probabilities near 1.
 
-    Where R is the identity entries of F_i x sum to 0, and those of z count for F_i^T z but for their mean: a reflection
-    that maps equal entries to the last axis leaves `rank` - 1 of them, which are narrow, and products fewer columns.
+    If R is the identity, the entries of F_i x sum to 0, and F_i^T z does not depend on the mean of the entries of z: a
+    reflection that maps equal entries to the last axis leaves `rank` - 1 of them, and products have fewer columns.
     """
 
     def __init__(self, law: FiniteLaw) -> None:
@@ -91,7 +91,7 @@ class Vectors:
         self._root = None if law.root is None else arrays.like(law.narrow_root, p)
         self.size = int(p.shape[1])
         self.rank = self.size if self._root is None else int(self._root.shape[1])
-        self._share = 1 / (math.sqrt(self.size) - 1)  # of the last entry, in the others
+        self._share = 1 / (math.sqrt(self.size) - 1)  # of the last entry, in each of the others
 
     @cached_property
     def _top(self) -> Array:
@@ -99,11 +99,11 @@ class Vectors:
 
     @property
     def columns(self) -> int:
-        """Numbers of each sample that `apply_root` writes of a vector, and `apply_transposed_root` takes."""
+        """Return the number of columns of `apply_root` for a vector, and of the input of `apply_transposed_root`."""
         return self.rank - 1 if self._root is None else self.rank
 
     def apply_root(self, vectors: Array) -> Array:
-        """F_i x_i of vectors (n size, c): shape (n, columns c)."""
+        """Return F_i x_i for vectors (n size, c), shape (n, columns c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
         result = self._deviations * vectors.reshape(n, m, -1)
@@ -117,7 +117,7 @@ class Vectors:
         return result.reshape(n, -1)
 
     def apply_transposed_root(self, vectors: Array, less: tuple[Array, Array] | None = None) -> Array:
-        """F_i^T z_i of vectors (n, columns c), or of these less a_i b_i for a (n, 1) and b like them: (n size, c)."""
+        """Return F_i^T z_i for (n, columns c), or for these minus a_i b_i, a (n, 1) and b like them, (n size, c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
         result = (vectors if less is None else vectors - less[0] * less[1]).reshape(n, self.columns, -1)
@@ -128,7 +128,7 @@ class Vectors:
         return result.reshape(n * m, -1)
 
     def widen(self, narrow: Array) -> Array:
-        """Of narrow numbers, shape (n, size - 1, c), all of them but for what is added to each, shape (n, size, c)."""
+        """Return numbers, shape (n, size - 1, c), widened to (n, size, c), up to a constant for each."""
         xp = arrays.namespace(narrow)
         return xp.concat([narrow, self._share * xp.sum(narrow, axis=1, keepdims=True)], axis=1)
 
@@ -165,14 +165,14 @@ def _hidden(task: Task, law: FiniteLaw) -> ImplicitMatrix:
 
 
 def _width(roots: Scalars | Vectors) -> int:
-    """Columns of a product; of vectors each takes as many of the kernel's matrix as target features have numbers."""
+    """Return the columns of a product; each vector takes one kernel matrix column for each target feature."""
     if roots.rank == 1 or roots.rank > STARTED_UP_TO:
         return BLOCK_SIZE
     return max(FEWEST_COLUMNS, roots.rank + FEWEST_RANDOM)
 
 
 def _start(roots: Scalars | Vectors, reference: Array) -> Callable[[], Array] | None:
-    """F_i^T for all samples: what a kernel that is constant maps vectors to."""
+    """Return F_i^T for all samples: the range of A for a constant kernel."""
     if roots.rank > STARTED_UP_TO:
         return None
 
@@ -185,13 +185,13 @@ def _start(roots: Scalars | Vectors, reference: Array) -> Callable[[], Array] | 
 
 
 def some_rows(n: int, m: int) -> np.ndarray:
-    """Samples that stand for all: which ones is a function of the sizes."""
+    """Return a subset of samples that represents all, as a function of the sizes."""
     count = min(n, max(FEWEST_ROWS, min(MOST_ROWS, ROW_CLASSES // m)))
     return np.sort(np.random.default_rng(SEED).choice(n, count, replace=False, shuffle=False))
 
 
 def make_subset_matrix(data: Data, packed: Packed) -> ImplicitMatrix:
-    """A between some of the samples, each in place of its share. On the host, O(rows^2 (m + features)) a product."""
+    """Return A between a subset that represents all samples. On the host, O(rows^2 (m + features)) for a product."""
     law = finite_law(data.take(_index_like_samples(some_rows(data.n, 1), data)), packed)
     rows = some_rows(data.n, 1 if law is None else int(law.probabilities.shape[1]))
     at = _index_like_samples(rows, data)
@@ -207,7 +207,7 @@ def make_subset_matrix(data: Data, packed: Packed) -> ImplicitMatrix:
 
 @singledispatch
 def make_feature_matrix(problem: FeatureProblem, n: int) -> ImplicitMatrix:
-    """The same of a feature kernel, from samples of n that are as good as any others; weights are theirs."""
+    """Return the same for a feature kernel, from a random subset of n samples, with their weights."""
     raise NotImplementedError(type(problem))
 
 
@@ -251,7 +251,7 @@ def _entries(problem: PairProblem) -> np.ndarray:
 
 
 def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> ImplicitMatrix:
-    """With the kernel's matrix between the samples of the law, which stand for n."""
+    """Return A with the kernel matrix between the samples of the law, which represent n."""
     np.fill_diagonal(kernel, 0.0)
     law = FiniteLaw(arrays.to_host(law.probabilities), law.root, law.problem)
     roots = (Scalars if law.rank == 1 else Vectors)(law)
@@ -268,7 +268,7 @@ def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> ImplicitMatrix:
 
 
 def _between(entries: np.ndarray, size: int, n: int) -> ImplicitMatrix:
-    """H of drawn targets between some of n samples."""
+    """Return H of drawn targets between a subset of n samples."""
     np.fill_diagonal(entries, 0.0)
     scale = _scale(size, n)
     squares = float(np.sum(entries**2)) / scale**2

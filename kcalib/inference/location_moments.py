@@ -1,6 +1,6 @@
-"""Moments of the values at test locations: their covariance, and how far their sums are from normal.
+"""Moments of the values at test locations, for `cme`: their covariance, and how far their sums are from normal.
 
-`cme` makes its statistic with these: with the covariance of the samples, or with that given the predictions.
+The covariance is that of the samples, or conditional on the predictions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import DenseRectangle, sweep_one
 
 BLOCK_ELEMENTS = 2**17  # of a dense block of samples
-DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
+DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # fewest draws of targets for a covariance: in total, and per pair of locations
 DRAWS_AT_ONCE = 2**13
 
 
@@ -34,7 +34,7 @@ class Covariance(NamedTuple):
 
 
 def sample_covariance(n: int, backend: Backend) -> Covariance:
-    """Covariance (ddof 1) of the samples' values at the locations, and the size of the values."""
+    """Return the covariance (ddof 1) of the samples' values at the locations, and the size of the values."""
     parts = [block for _, block in blocks(backend)]
     xp = arrays.namespace(parts[0])
     z = xp.concatenate(parts, axis=1)
@@ -46,7 +46,7 @@ def sample_covariance(n: int, backend: Backend) -> Covariance:
 def covariance_given_predictions(
     data: Data, locations: Data, packed: Packed, backend: Backend, seed: int
 ) -> Covariance:
-    """Mean covariance of the values if targets are drawn from the predictions, and the size of the values."""
+    """Return the mean covariance of the values with targets drawn from the predictions, and the size of the values."""
     n_locations = backend.problem.left.points.shape[0]
     count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
@@ -65,7 +65,7 @@ def covariance_given_predictions(
 
 @covariance_given_predictions.register
 def _(data: Classification, locations: Classification, packed: Packed, backend: Backend, seed: int) -> Covariance:
-    """In closed form, from the probabilities of all labels."""
+    """Return it in closed form, from the probabilities of all labels."""
     n_locations = packed.problem.left.points.shape[0]
     covariance, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     if packed.target.root is None:
@@ -89,7 +89,7 @@ def _(data: Classification, locations: Classification, packed: Packed, backend: 
 def fourth_moment(
     data: Data, locations: Data, packed: Packed, backend: Backend, directions: np.ndarray
 ) -> float | None:
-    """Mean of E |u|^4 given the predictions, u the values in the directions (J, rank); None: not known."""
+    """Return the mean of E |u|^4 given the predictions, u the values in the directions (J, rank); None if unknown."""
     return None
 
 
@@ -124,21 +124,21 @@ def _(
 
 
 class OwnClasses(NamedTuple):
-    """Probabilities that some samples give the classes of the locations."""
+    """Probabilities that samples give the classes of the locations."""
 
     p: Array  # shape: (J, samples)
-    rest: Array  # of all other labels, and what rounding left of a row's sum; shape: (J, samples)
-    other_labels: Array  # of the labels that no location has; shape: (samples,)
+    rest: Array  # of all other labels, and the rounding error of a row's sum; shape: (J, samples)
+    other_labels: Array  # of labels at no location; shape: (samples,)
     total: Array  # of all labels
 
 
 def _own_classes(
     data: Classification, classes: np.ndarray, packed: Packed, backend: Backend
 ) -> Iterator[tuple[Array, OwnClasses]]:
-    """The kernel between locations of these classes and some samples at a time, and what these give the classes.
+    """Yield, for blocks of samples, the kernel between locations of these classes and samples, and class probabilities.
 
     For the Kronecker delta: values at location j are k_ji (1(y_i = c_j) - p_i,c_j). Small probabilities are added up,
-    and never differences of large ones.
+    without differences of large ones.
     """
     labels, place = np.unique(classes, return_inverse=True)
     probabilities = arrays.to_compute_device(data.probabilities)
@@ -149,7 +149,7 @@ def _own_classes(
     for rows, kernel in blocks(of_kernel_alone(packed, backend)):
         p = probabilities[rows, :].astype(np.float64)
         row_sums = xp.sum(p, axis=1)
-        # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
+        # The rounding error of a row's sum, above all in float32, is a class of its own with that probability.
         other_labels = xp.sum(p[:, elsewhere], axis=1) + xp.maximum(0.0, 1.0 - row_sums)
         p_of_labels = p[:, labels].T
         rest = off_diagonal @ p_of_labels + other_labels
@@ -160,10 +160,10 @@ def _own_classes(
 def _deviations(
     data: Classification, locations: Classification, packed: Packed, backend: Backend
 ) -> Iterator[tuple[Array, Array, np.ndarray]]:
-    """Some samples at a time, the values at the locations of each group of classes, shape (J, samples, groups), the
-    probabilities of the groups, and the size of values at the locations.
+    """Yield, for blocks of samples, values at the locations for each group of classes, their probabilities, and sizes.
 
-    Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc) with probability p_iy, A = M[y_T].
+    Shapes (J, samples, groups) of values. Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc)
+    with probability p_iy, A = M[y_T].
     """
     table, groups = values_of_classes(locations, packed)
     members = (groups[:, None] == np.arange(table.shape[1])).astype(np.float64)
@@ -174,20 +174,20 @@ def _deviations(
     values, members = (arrays.like(a, probabilities) for a in (table, members))
     for rows, kernel in blocks(of_kernel_alone(packed, backend), table.shape[1]):
         p = linalg.matmul(probabilities[rows, :].astype(np.float64), members)
-        # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
+        # The rounding error of a row's sum, above all in float32, is a class of its own with that probability.
         p = xp.concatenate([p, xp.maximum(0.0, 1.0 - xp.sum(p, axis=1, keepdims=True))], axis=1)
         deviations = values[:, None, :] - linalg.matmul(values, p.T)[:, :, None]
         yield kernel[:, :, None] * deviations, p, _largest(kernel) * largest
 
 
 def _largest(z: Array) -> np.ndarray:
-    """Absolute value of each row, shape (J,)."""
+    """Return the largest absolute value of each row, shape (J,)."""
     xp = arrays.namespace(z)
     return arrays.to_host(xp.max(xp.abs(z), axis=1))
 
 
 def blocks(backend: Backend, width: int = 1) -> Iterator[tuple[slice, Array]]:
-    """Columns of H, a block of samples at a time; small enough for `width` numbers in place of each entry."""
+    """Yield columns of H for blocks of samples, small enough for `width` numbers in place of each entry."""
     n_locations, n = (side.points.shape[0] for side in (backend.problem.left, backend.problem.columns))
     step = max(1, BLOCK_ELEMENTS // (n_locations * width))
     for begin in range(0, n, step):
@@ -201,9 +201,9 @@ def blocks(backend: Backend, width: int = 1) -> Iterator[tuple[slice, Array]]:
 
 
 def of_kernel_alone(packed: Packed, backend: Backend) -> Backend:
-    """k(p_j, p_i): the same problem with features of 1."""
+    """Return the backend of k(p_j, p_i): the same problem with features of 1."""
     left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
-    problem = PairProblem(left, right, packed.problem.kernel)  # of class probabilities
+    problem = PairProblem(left, right, packed.problem.kernel)  # for class probabilities
     return backend.like(problem)
 
 
@@ -213,7 +213,7 @@ def _ones(points: Array) -> Array:
 
 
 def values_of_classes(locations: Classification, packed: Packed) -> tuple[np.ndarray, np.ndarray]:
-    """A = M[y_T], a column for each group of classes that no location tells apart, and the group of each class."""
+    """Return A = M[y_T], with a column for each group of classes that all locations merge, and these groups."""
     table = (arrays.to_host(locations.labels)[:, None] == np.arange(locations.m)).astype(np.float64)
     if packed.target.root is not None:
         table = table @ packed.target.root @ packed.target.root.T

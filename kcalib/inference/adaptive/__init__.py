@@ -1,4 +1,4 @@
-"""The adaptive test, and the lower bound of the error by a fitted witness."""
+"""The adaptive test, and lower bounds of the error by a fitted witness."""
 
 import kcalib.inference.adaptive.forecast_blocks as _forecast_blocks  # noqa: F401 - registers them
 from kcalib.inference.adaptive.method import Adaptive

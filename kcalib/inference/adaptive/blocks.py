@@ -1,7 +1,6 @@
 r"""The blocks of the adaptive test, and bounds of the tails of their sums.
 
-`kcalib.inference.adaptive.method` calls `null_blocks`, which computes each statistic of the observed labels and of
-labels that are drawn from the predictions.
+`null_blocks` computes each statistic for the observed labels and for labels drawn from the predictions.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from kcalib.inference.exact import draw_counted_labels, draw_work, replicate_tot
 from kcalib.inference.features import find_law
 from kcalib.inference.task import Task
 
-# t, of the lower bound: those between raise the same classes by other factors.
+# t of the lower bound: values in between raise the same classes by other factors.
 MAPS = (1 / 4, 1 / 2, 7 / 8, 9 / 8, 3 / 2)
 
 FEW_DRAWS, MANY_DRAWS = 199, 999
 MANY_DRAWS_WORK = 1e6  # entries of the predictions up to which many labels are drawn
-LONGEST_DRAWS = 3e12  # multiply-adds of drawn statistics of all pairs, some ten seconds on two cores
+LONGEST_DRAWS = 3e12  # multiply-adds for drawn statistics of all pairs, about ten seconds on two cores
 N_BINS, N_BINS_OF_TWO, N_TOP_BINS = 10, 15, 15
-LEAST_VARIANCE = 0.5  # of a cell: of fewer expected events a label would be too large an outlier
+LEAST_VARIANCE = 0.5  # of a cell: with fewer expected events a label would be too large an outlier
 LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, FINE = 0.05, 0.02, 8.0
-FINE_COLUMNS = 0.25  # the fine kernel's share of the columns
-LEAST_SCORE_VARIANCE = 1e-20  # of a sample: below it all probabilities are equal, 0 or 1, but for rounding
+FINE_COLUMNS = 0.25  # share of the columns for the fine kernel
+LEAST_SCORE_VARIANCE = 1e-20  # of a sample: below it all probabilities are equal, 0 or 1, up to rounding
 N_LARGEST = 3  # cells of a block whose tails are bounded: those with the largest deviations
-MOST_STEPS, CLOSE = 40, 1e-3  # of Newton's method; any theta gives a bound
+MOST_STEPS, CLOSE = 40, 1e-3  # of Newton's method; every theta gives a bound
 BISECTION = 100.0
 CHUNK_ENTRIES = 2**20
 KERNEL_FINDING = "an error that only the kernel sees"
@@ -48,21 +47,21 @@ LARGEST_THETA = 500.0  # exp of it is finite
 
 @dataclass(frozen=True)
 class Block:
-    """A statistic that is large for one kind of error."""
+    """A statistic that is sensitive to one kind of error."""
 
     name: str
     statistics: np.ndarray  # of the observed labels, then of each draw
-    finding: Callable[[], str]  # what a large value says
-    log_bound: Callable[[], float]  # of the logarithm of a p-value that is valid by itself
-    impossible: str | None = None  # what a calibrated model never has, whatever the statistic
-    log_law: Callable[[], float] = lambda: 0.0  # the same by a limit law: approximate
+    finding: Callable[[], str]  # the meaning of a large value
+    log_bound: Callable[[], float]  # of the logarithm of a p-value that is valid on its own
+    impossible: str | None = None  # an observation that a calibrated model excludes, whatever the statistic
+    log_law: Callable[[], float] = lambda: 0.0  # the same by a limit distribution: approximate
 
 
 @singledispatch
 def null_blocks(
     data: Data, task: Task, n_draws: int | None, n_columns: int | None, seed: int
 ) -> tuple[list[Block], dict[str, Any]]:
-    """Return the blocks of checked data, and the fields of the result that are about the SKCE."""
+    """Return the blocks of checked data, and the fields of the result for the SKCE."""
     raise NotImplementedError(type(data))
 
 
@@ -89,17 +88,17 @@ def _(
 def kernel_blocks(
     task: Task, n_draws: int, n_columns: int | None, seed: int, *, is_alone: bool = False, **drawn: Any
 ) -> tuple[list[Block], dict[str, Any]]:
-    """Return the SKCE by random features at two bandwidths, and the fields of the one that is reported.
+    """Return blocks of the SKCE by random features at two bandwidths, and the fields of the reported SKCE.
 
-    The latter is of all pairs where that takes about a second, else of the wider kernel's features. Kernels without
-    features have one block, of all pairs, or none where its draws would take long and other blocks stand beside it.
+    The reported SKCE is over all pairs if that takes about a second, else by the features of the wider kernel. Kernels
+    without features have one block, over all pairs, or none if its draws would be slow and there are other blocks.
     `drawn` are further arguments for the draws.
     """
     options = MapOptions(n_columns or default_columns(task.n), seed, task.options.threads)
     try:
         problem = features_of(task.data, task.packed, options)
     except (ValueError, NotImplementedError):
-        # Draws of all pairs have no weights.
+        # Draws over all pairs do not support weights.
         is_quick = task.data.sample_weight is None and draw_work(task.data, task) * n_draws <= LONGEST_DRAWS
         kernels = [replicate_totals(task, n_draws, seed, **drawn)] if is_quick or is_alone else []
         return [kernel_block("kernel", statistics) for statistics in kernels], _all_pairs_fields(task)
@@ -135,7 +134,7 @@ def _all_pairs_fields(task: Task) -> dict[str, Any]:
 
 
 def rescale(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
-    """Return the problem with the kernel at its bandwidth over `divisor`, of probabilities at least `least`."""
+    """Return the problem with the kernel at its bandwidth over `divisor`, for probabilities at least `least`."""
     if not problem.data.has_classes:
         least = 0.0  # distances of distributions have the units of the targets
     factor = scale_frequencies(problem.packed.bandwidth, divisor, least)
@@ -145,7 +144,7 @@ def rescale(problem: FeatureProblem, divisor: float, least: float) -> FeaturePro
 
 
 def fine_map_options(wide: FeatureMap, seed: int) -> tuple[int, int]:
-    """Return the number of columns and the seed of the fine kernel's map, from the map and the seed of the wide one."""
+    """Return the number of columns and the seed of the fine kernel's map, from those of the wide kernel's map."""
     return 16 * max(1, round(FINE_COLUMNS * wide.n_columns / 16)), seed ^ 1
 
 
@@ -162,7 +161,7 @@ def kernel_block(name: str, statistics: np.ndarray) -> Block:
 def _feature_block(
     name: str, task: Task, problem: FeatureProblem, moments: FeatureMoments, totals: np.ndarray
 ) -> Block:
-    """Return the block of a kernel's features, which have a limit law where weights are equal."""
+    """Return the block of a kernel's features, with a limit distribution if weights are equal."""
 
     def log_law() -> float:
         law = find_law(task, problem, moments, totals)
@@ -182,8 +181,8 @@ def label_blocks(
 ) -> list[Block]:
     """Return the blocks of sums over cells.
 
-    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance. It
-    is None with weights: all bounds are those of equal ones. `unit` makes the mean square of weights 1.
+    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance;
+    None with weights, since all bounds are for equal weights. `unit` makes the mean square of weights 1.
     """
     cells, m = drawn.cells, drawn.cells.n_classes
     n_bins = N_BINS_OF_TWO if m == 2 else N_BINS
@@ -199,7 +198,7 @@ def label_blocks(
         sums[..., bins] = np.add.reduceat(values, starts, axis=-1)  # bins are ascending
         return sums
 
-    # Of probabilities from 1/2 on labels that are not the cell's, so that residuals keep their digits.
+    # For probabilities from 1/2 on use labels of other classes, so that residuals keep their digits.
     is_large = lower >= 0.5
     sure, rest = add_cells(np.where(is_large, weights, 0.0)), add_cells(np.where(is_large, smaller, -smaller))
     counts = np.concatenate([add_cells(hits)[None], add_cells(unit * drawn.weights())])
@@ -231,7 +230,7 @@ def label_blocks(
         return words.describe_temperature(-1.0 if impossible is not None else float(score[0]))
 
     def says_bias() -> str:
-        # Of two classes both have the same, but for rounding.
+        # Two classes have the same value, up to rounding.
         k = 1 if m == 2 else int(np.argmax(biases[0] ** 2 / np.maximum(bias_variances, LEAST_VARIANCE)))
         return words.describe_share(k, float(biases[0, k]))
 
@@ -287,9 +286,9 @@ def label_blocks(
 
 @dataclass(frozen=True)
 class Words:
-    """How findings about classes are said; of classes "wrong" and "right" they are about the confidence.
+    """Texts of findings about classes; for the classes "wrong" and "right" they are about the confidence.
 
-    These have no block of the largest probability, which is that of "right" turned round.
+    These two have no block of the largest probability, which would be that of "right" mirrored.
     """
 
     names: tuple[Any, ...]
@@ -300,30 +299,30 @@ class Words:
         return cls(tuple(data.class_names), data.lens.has_confidence)
 
     def describe_temperature(self, score: float) -> str:
-        """Say what a sum of log probabilities less their means shows."""
+        """Describe a sum of centred log probabilities."""
         if self.has_confidence:
             return f"confidences too {'far from' if score < 0 else 'near to'} 0.5"
         return f"{'over' if score < 0 else 'under'}-confident"
 
     def describe_share(self, k: int, residual: float) -> str:
-        """Say what a sum of class k's residuals shows."""
+        """Describe a sum of the residuals of class k."""
         if self.has_confidence:
             return f"{'over' if (residual < 0) == (k == 1) else 'under'}-confident"
         return f"class {self.names[k]!r} predicted too {'often' if residual < 0 else 'rarely'}"
 
     def describe_bin(self, k: int, between: str, residual: float) -> str:
-        """Say what a sum of class k's residuals in a bin shows."""
+        """Describe a sum of the residuals of class k in a bin."""
         subject = "confidences" if self.has_confidence else f"probabilities of class {self.names[k]!r}"
         return f"{subject} {between} too {describe_side(residual)}"
 
 
 def describe_side(residual: float) -> str:
-    """Say how probabilities are that leave a sum of residuals."""
+    """Return "high" or "low", the error of probabilities with this sum of residuals."""
     return "high" if residual < 0 else "low"
 
 
 def format_probability(p: float) -> str:
-    """Format two digits of the probability, or one of its complement if that is smaller."""
+    """Format a probability with two digits, or of its complement if that is smaller."""
     if 0.99 < p < 1:
         return f"1 - {1 - p:.1g}" if p > 0.9999 else f"{p:.{math.ceil(-math.log10(1 - p))}f}"
     return f"{p:.2g}"
@@ -334,10 +333,10 @@ def _squares(residuals: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
 
 def binomial_tail(p: np.ndarray, complement: np.ndarray, residual: float, counts: np.ndarray | float = 1.0) -> float:
-    """Return Chernoff's bound of log P(sum of labels - p as far on this side), of independent labels.
+    """Return Chernoff's bound of log P(sum of labels - p as far on this side), for independent labels.
 
-    `complement` is 1 - p, to few roundings where p is near 1. There are `counts` labels of each p, or ones whose
-    probabilities have this mean: log(1 - p + p exp(theta)) is concave in p, so that it bounds theirs.
+    `complement` is 1 - p, accurate for p near 1. There are `counts` labels for each p, or labels whose probabilities
+    have this mean: log(1 - p + p exp(theta)) is concave in p, so it bounds theirs.
     """
     if residual < 0:
         p, complement = complement, p
@@ -345,7 +344,7 @@ def binomial_tail(p: np.ndarray, complement: np.ndarray, residual: float, counts
     p, complement = p[p > 0], complement[p > 0]
 
     def cumulants(theta: float) -> tuple[float, float, float]:
-        # Of log(1 - p + p exp(theta)) - theta p, in terms that do not overflow.
+        # Of log(1 - p + p exp(theta)) - theta p, without overflow.
         shrunk = complement * math.exp(-theta)
         grown = p / (p + shrunk)
         values = theta * complement + np.log(p + shrunk)
@@ -382,7 +381,7 @@ def _score_tail(data: Classification, score: float, variance: float) -> float:
 
 
 def chernoff(cumulants: Callable[[float], tuple[float, float, float]], value: float, variance: float) -> float:
-    """Return a bound of log P(X >= value >= 0): the least K(theta) - theta value that Newton steps find.
+    """Return a bound of log P(X >= value >= 0): the smallest K(theta) - theta value found by Newton steps.
 
     `cumulants` returns the cumulant generating function K of X and its first two derivatives, at theta.
     """
@@ -396,7 +395,7 @@ def chernoff(cumulants: Callable[[float], tuple[float, float, float]], value: fl
             break
         low, high = (theta, high) if mean < value else (low, theta)
         newton = theta + (value - mean) / spread if spread > 0 else math.inf
-        # Between the ends; the geometric mean where Newton's step leaves them.
+        # Between the ends; the geometric mean if Newton's step leaves them.
         theta = newton if low < newton < high else math.sqrt(max(low, high / BISECTION) * high)
     return best
 
@@ -410,9 +409,9 @@ def score_tail(sums: TemperatureSums, score: float, variance: float, n_classes: 
 
 
 def _bennett_tail(score: float, variance: float, n_classes: int) -> float:
-    """Return Bennett's bound, which is near the normal law's for small deviations.
+    """Return Bennett's bound, which is near the normal tail for small deviations.
 
-    The mean of a sample's log probability lies between -log m and 0, the label's between log `FLOOR` and 0.
+    The mean of a sample's log probability is between -log m and 0, that of the label between log `FLOOR` and 0.
     """
     if score == 0 or variance <= 0:
         return 0.0
@@ -424,8 +423,8 @@ def _bennett_tail(score: float, variance: float, n_classes: int) -> float:
 def map_bound(sums: TemperatureSums, n: int, level: float) -> float:
     """Return a lower limit of the root mean square of the total variation over the predictions of n samples.
 
-    It is that of `witness_bound` with the functions TV 1{q > p} of fixed maps q in place of a fitted one, at a share of
-    the `level` each.
+    As `witness_bound`, with functions TV 1{q > p} of fixed maps q in place of a fitted one, each at a share of the
+    `level`.
     """
     of_maps = sums.sums.to_float()[[EXPONENTS.index(t) for t in MAPS]]
     _, total, squares, null_variance, distances = of_maps.T

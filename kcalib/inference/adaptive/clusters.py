@@ -1,9 +1,9 @@
 r"""The adaptive test of samples in clusters, whose targets depend on each other in an unknown way.
 
-The sums of whole clusters keep their sizes, and their signs are flipped, for all blocks together: with the residuals'
-sums :math:`S_g` over a cluster a flip is :math:`\sum_g s_g S_g`, of independent random signs :math:`s_g`. It has the
-law of the observed sum if clusters are independent and their sums symmetric. They are not where events are rare:
-blocks that are too skew for it are left out, by what the predictions say. `flips` has the sums.
+The sums of whole clusters keep their sizes, and their signs are flipped, jointly for all blocks: with the sums
+:math:`S_g` of residuals over a cluster a flip is :math:`\sum_g s_g S_g`, with independent random signs :math:`s_g`. It
+is distributed as the observed sum if clusters are independent and their sums symmetric. Sums of rare events are not
+symmetric: blocks that are too skewed, judged by the predictions, are left out. `flips` computes the sums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kcalib.inference.task import Task
 
 COLUMNS = 128  # of the kernel's features
 MANY_FLIPS_WORK = 1e7  # clusters times cells and features up to which many signs are drawn
-CHUNK_ROWS, CHUNK_ENTRIES = 2**13, 2**22  # most samples, and most entries of probabilities, that are added together
+CHUNK_ROWS, CHUNK_ENTRIES = 2**13, 2**22  # largest number of samples, and of probabilities, that are added together
 
 
 def clusters_of(clusters: Any, time_blocks: Any, n: int) -> np.ndarray | None:
@@ -52,7 +52,7 @@ def clusters_of(clusters: Any, time_blocks: Any, n: int) -> np.ndarray | None:
 
 
 def read_clusters(clusters: Any, n: int) -> np.ndarray:
-    """Return the cluster of each of n samples as an integer, from labels of any kind: the same in all parts of data."""
+    """Return the cluster of each of n samples as an integer, from labels of any kind, equal in all parts of data."""
     values = np.asarray(arrays.to_host(arrays.as_array(clusters, "clusters")))
     if values.shape != (n,):
         raise ValueError(f"`clusters` has the shape {values.shape}, expected ({n},): the cluster of each sample")
@@ -73,8 +73,8 @@ def read_clusters(clusters: Any, n: int) -> np.ndarray:
 
 
 def _number_cluster(name: Any) -> int:
-    """Return a whole number as it is, and 64 bits of a hash of anything else."""
-    if isinstance(name, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", name):  # as files have numbers beside other names
+    """Return a whole number unchanged, and a 64-bit hash of anything else."""
+    if isinstance(name, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", name):  # files mix numbers with other names
         return int(name)
     if isinstance(name, (int, float)) and float(name).is_integer() and abs(name) < 2**63:
         return int(name)
@@ -83,7 +83,7 @@ def _number_cluster(name: Any) -> int:
 
 @singledispatch
 def _lay_out(data: Data, seed: int) -> tuple[list[CellSheet], Callable[[np.ndarray], Any]]:
-    """Return sheets, and what these take of samples by their numbers."""
+    """Return sheets, and a function that selects their input for some samples."""
     raise NotImplementedError(type(data))
 
 
@@ -103,7 +103,7 @@ def _(data: Forecasts, seed: int) -> tuple[list[CellSheet], Callable[[np.ndarray
 def flip_clusters(
     task: Task, n_draws: int | None, n_columns: int | None, seed: int
 ) -> tuple[FlippedBlocks, dict[str, Any]]:
-    """Return the blocks of a task that has clusters, and the fields of the result that are about the SKCE."""
+    """Return the blocks of a task with clusters, and the fields of the result for the SKCE."""
     data, clusters = task.data, task.clusters
     assert clusters is not None
     weights = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
@@ -143,7 +143,7 @@ def _take(array: arrays.Array, rows: np.ndarray) -> np.ndarray:
 
 
 def _kernel_problems(task: Task, n_columns: int | None, seed: int) -> list[FeatureProblem]:
-    """Return the wider and the fine kernel, and the one that is reported where its bandwidth is below the wider's."""
+    """Return the wider and the fine kernel, and the reported one if its bandwidth is below the wider kernel's."""
     options = MapOptions(n_columns or COLUMNS, seed, task.options.threads)
     problem = features_of(task.data, task.packed, options)
     wide = rescale(problem, 1.0, LEAST_BANDWIDTH)

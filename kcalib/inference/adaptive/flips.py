@@ -1,9 +1,9 @@
-r"""Sums over samples in clusters, with flipped signs of whole clusters: linear in the samples, and so of parts of them.
+r"""Sums over samples in clusters with flipped signs of whole clusters, which add up over parts of the data.
 
-With x_i what a sample adds to cells and to the features of kernels, flip r has the sum
-:math:`S^{(r)} = \sum_i s^{(r)}_{g(i)} w_i x_i`; the signs are bits of a hash of the cluster's number, so that a cluster
-may be spread over parts. Flip 0 changes nothing: it has the observed sums.
-What a sum of independent clusters has for variance, :math:`\sum_g S_g^2`, is the mean of squares over flips.
+With :math:`x_i` the contribution of a sample to cells and kernel features, flip r has the sum :math:`S^{(r)} = \sum_i
+s^{(r)}_{g(i)} w_i x_i`. The signs are bits of a hash of the cluster number, so a cluster may be spread over parts. Flip
+0 has the observed sums. The variance of a sum of independent clusters, :math:`\sum_g S_g^2`, is the mean of squares
+over flips.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from kcalib._pairs.label_cells import POSSIBLE
 from kcalib.inference.adaptive.blocks import Block, kernel_block
 from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, CellView
 
-MOST_SKEWNESS = 0.3  # of a block, if the targets of a cluster depend on each other as much as they can
-MOST_TARGETS = 16  # columns that features are multiplied with; of more there are random sums
-SPREADS = 256  # flips that variances come from, to about a tenth
+MOST_SKEWNESS = 0.3  # of a block, if the targets of a cluster depend on each other fully
+MOST_TARGETS = 16  # target feature columns that features are multiplied by; more are reduced to random sums
+SPREADS = 256  # flips for estimates of variances, accurate to about a tenth
 FLIP_STREAM = 2**62
 WEIGHT, VARIANCE, SQUARED_VARIANCE, SQUARED_THIRD = range(4)
 
 
 @dataclass(frozen=True, eq=False)
 class FlippedSums(Sums):
-    """Sums over samples, the flips in the last axis; each field adds up but for `impossible`."""
+    """Sums over samples, with flips as the last axis; all fields except `impossible` add up."""
 
     _least = "impossible"
 
@@ -42,7 +42,7 @@ class FlippedSums(Sums):
     spreads: np.ndarray  # of standard deviations under calibration, shape (cells, SPREADS)
     moments: np.ndarray  # of w, w v, w^2 v and w^2 t, with variances v and third moments t, shape (4, cells)
     kernels: tuple[np.ndarray, ...]  # of features times targets, shape (features, flips)
-    impossible: int  # the first sample whose label has the probability 0; `POSSIBLE`: there is none
+    impossible: int  # the first sample whose label has probability 0; `POSSIBLE` if there is none
 
 
 def draw_signs(clusters: np.ndarray, n_flips: int, seed: int) -> np.ndarray:
@@ -54,10 +54,9 @@ def draw_signs(clusters: np.ndarray, n_flips: int, seed: int) -> np.ndarray:
 
 
 def reduce_targets(targets: np.ndarray, n_frequencies: int) -> np.ndarray:
-    """Return target features, of many columns fewer, whose inner products are the same on average.
+    """Return target features with far fewer columns, whose inner products are equal on average.
 
-    They are some of the frequencies, whatever their phases, if columns are cosines and then sines of random ones, and
-    else random sums.
+    If columns are cosines and then sines of random frequencies, some of the frequencies; else random sums.
     """
     n_columns = targets.shape[1]
     if n_columns <= MOST_TARGETS:
@@ -71,14 +70,14 @@ def reduce_targets(targets: np.ndarray, n_frequencies: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class FlipMachine:
-    """What makes the sums of some samples."""
+    """Computes the sums of some samples."""
 
     sheets: Sequence[CellSheet]
     maps: Sequence[FeatureMap]  # of the kernels
     n_flips: int
     seed: int
     threads: int | None
-    n_frequencies: int = 0  # of target features, if these are random
+    n_frequencies: int = 0  # number of random frequencies of target features, if any
 
     @property
     def slices(self) -> list[slice]:
@@ -87,7 +86,7 @@ class FlipMachine:
         return [slice(*ends[k : k + 2]) for k in range(len(self.sheets))]
 
     def zeros(self, n_targets: int) -> FlippedSums:
-        """Return the sums of no samples, with so many target features."""
+        """Return the sums of no samples, with this number of target features."""
         size, n_targets = sum(sheet.size for sheet in self.sheets), min(n_targets, MOST_TARGETS)
         kernels = tuple(np.zeros((n_targets * random_map.n_columns, 1 + self.n_flips)) for random_map in self.maps)
         cells, spreads = np.zeros((size, 1 + self.n_flips)), np.zeros((size, SPREADS))
@@ -97,10 +96,10 @@ class FlipMachine:
     def add(
         self, rows: Any, points: np.ndarray, targets: np.ndarray, clusters: np.ndarray, weights: np.ndarray
     ) -> FlippedSums:
-        """Return the sums of samples: `rows` is what sheets take, `targets` are target features times weights."""
+        """Return the sums of samples: `rows` is the input of sheets, `targets` are target features times weights."""
         numbers, codes = np.unique(clusters, return_inverse=True)
         signs, w = draw_signs(numbers, self.n_flips, self.seed), weights[:, None]
-        # The same for every seed: whether a block is too skew is no question of luck.
+        # The same for every seed, so that the seed does not decide whether a block is too skewed.
         of_spreads = draw_signs(numbers, SPREADS, 0)[:, 1:]
         cells, spreads, moments = [], [], []
         for sheet in self.sheets:
@@ -125,13 +124,13 @@ class FlipMachine:
 
 
 def _add_entries(entries: CellEntries, values: np.ndarray, codes: np.ndarray, size: int) -> Any:
-    """Return sums of the values, one for each entry, by cell and cluster, sparse."""
+    """Return sparse sums of the values, one for each entry, by cell and cluster."""
     places = entries.cells.ravel(), np.repeat(codes, entries.cells.shape[1])
     return _make_sparse(values.ravel(), places, (size, int(np.max(codes)) + 1))
 
 
 def _make_sparse(values: np.ndarray, places: tuple[np.ndarray, np.ndarray], shape: tuple[int, int]) -> Any:
-    """Return a matrix with these sums of values, whose products have the same bits on every machine."""
+    """Return a sparse matrix of summed values, whose products are bitwise equal on all machines."""
     from scipy.sparse import coo_array
 
     return coo_array((values, places), shape=shape).tocsr()
@@ -139,15 +138,15 @@ def _make_sparse(values: np.ndarray, places: tuple[np.ndarray, np.ndarray], shap
 
 @dataclass(frozen=True, eq=False)
 class FlippedBlocks:
-    """Blocks whose draws are flips of the clusters' signs."""
+    """Blocks whose draws are flips of the signs of clusters."""
 
     blocks: list[Block]
-    left_out: list[str]  # names of blocks that are too skew
-    estimate: float  # the SKCE of the kernel that is reported over pairs of different clusters
+    left_out: list[str]  # names of blocks that are too skewed
+    estimate: float  # the SKCE of the reported kernel over pairs of different clusters
     n_clusters: int
 
     def describe(self) -> tuple[str, str]:
-        """Say what the draws are, and which blocks there are not."""
+        """Return descriptions of the draws, and of the blocks that are left out."""
         left_out = f"; too few clusters for {', '.join(self.left_out)}" if self.left_out else ""
         return f"flips of the signs of {self.n_clusters} clusters", left_out
 
@@ -155,9 +154,9 @@ class FlippedBlocks:
 def make_blocks(
     machine: FlipMachine, sums: FlippedSums, clusters: np.ndarray, noun: str, option: str = "clusters"
 ) -> FlippedBlocks:
-    """Return the blocks of sums over all samples; `clusters` are the weights of clusters, `noun` what targets are.
+    """Return the blocks of sums over all samples; `clusters` are the weights of clusters, `noun` describes targets.
 
-    `option` is the argument that says which samples are in a cluster.
+    `option` is the argument that defines clusters.
     """
     n_clusters = int(np.count_nonzero(clusters))
     if n_clusters < 2:
@@ -187,7 +186,7 @@ def make_blocks(
     estimates, n_pairs = [], float(np.sum(clusters) ** 2 - np.sum(clusters**2))
     for name, of_flips in zip(("kernel", "fine kernel", None), sums.kernels, strict=False):
         statistics = np.sum(of_flips**2, axis=0)
-        statistics -= np.mean(statistics[1:])  # pairs of the same cluster
+        statistics -= np.mean(statistics[1:])  # pairs within a cluster
         estimates.append(float(statistics[0]) / n_pairs)
         if name is not None:
             blocks.append((of_kernels, kernel_block(name, statistics)))
@@ -201,7 +200,7 @@ def make_blocks(
             "like these"
         )
     left_out = [block.name for skewness, block in blocks if skewness > MOST_SKEWNESS]
-    # The kernel of the SKCE is the last, if its bandwidth is not that of the first.
+    # The kernel of the SKCE is the last one, if its bandwidth differs from the first.
     return FlippedBlocks(kept, left_out, estimates[-1 if len(estimates) > 2 else 0], n_clusters)
 
 
@@ -213,14 +212,14 @@ class _Bins:
     scales: np.ndarray
     variances: np.ndarray  # if the targets of a cluster depend on each other fully: roots of variances add up
     skewness: np.ndarray
-    inside: list[np.ndarray]  # cells that are not empty
+    inside: list[np.ndarray]  # non-empty cells
 
     def block(self, view: CellView) -> tuple[float, Block]:
         """Return the skewness of the block, and the block."""
         assert view.name is not None
         standardised = self.sums**2 / np.where(self.scales > 0, self.scales, 1.0)[:, None]
         worst = int(np.argmax(standardised[:, 0]))
-        # A bin counts as far as it has events: rarer ones add little to the block.
+        # Bins count in proportion to their events: rarer ones contribute little to the block.
         shares = 1 / np.maximum(self.skewness, 1.0) ** 2 * (self.variances > 0)
         return _combine_skewness(self.skewness, shares), Block(
             view.name,
@@ -246,6 +245,6 @@ def _join(view: CellView, cells: np.ndarray, spreads: np.ndarray, moments: np.nd
 
 
 def _combine_skewness(skewness: np.ndarray, shares: np.ndarray) -> float:
-    """Return the skewness of a sum with these shares: of many cells it averages out."""
+    """Return the skewness of a sum with these shares: it averages out over many cells."""
     total = float(np.sum(shares))
     return math.sqrt(float(np.sum((shares * skewness) ** 2))) / total if total > 0 else 0.0

@@ -1,10 +1,9 @@
-r"""The blocks of the adaptive test for predicted distributions of numbers, from sums of functions of their PIT values.
+r"""The blocks of the adaptive test for predicted distributions of numbers, from sums of functions of PIT values.
 
-Given the predictions of a calibrated model the PIT values are independent and uniform, so that the laws of the sums are
-known, but for samples (whose PIT values are those of ranks) and where targets are rounded to numbers that the law tells
-apart: there are no bounds then. Vectors have no PIT values: the kernels alone see them.
-The numbers that a row's targets are drawn with depend on seed, draw and row number alone, and sums of blocks of rows
-are added exactly: parts of the data have the sums that add up to those of the whole, with the same bits.
+Given the predictions of a calibrated model, PIT values are independent and uniform, so the distributions of the sums
+are known. Exceptions are samples (with PIT values from ranks) and coarsely rounded targets, which have no bounds.
+Vectors have no PIT values, only kernels. The random numbers for the targets of a row depend on seed, draw and row
+number alone, and sums of blocks of rows are exact: sums over parts of the data add up to those of the whole, bitwise.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ from kcalib.laws import ChiSquareMixture
 
 N_BINS = 10
 COVERAGES = (0.9, 0.99)  # of central intervals
-PIT_FLOOR = 1e-15  # of PIT values, for their normal scores
-# Of each set of targets: normal scores, their squares, PIT values in bins, those outside of intervals, those at the
-# floor, which no uniform law has.
+PIT_FLOOR = 1e-15  # smallest PIT value in normal scores
+# For each set of targets: normal scores, their squares, PIT values in bins, those outside of intervals, and those at
+# the floor, which a uniform distribution excludes.
 N_SUMS = 2 + N_BINS + len(COVERAGES) + 1
-SECOND = 2**63  # stream of what PIT values of drawn targets are randomised with
-# Drawn by quantiles: PIT values are the uniform numbers.
+SECOND = 2**63  # stream of randomised PIT values of drawn targets
+# Families drawn by quantiles: PIT values are the uniform numbers.
 INVERTED = (
     Normal, Laplace, StudentT, LogNormal, Poisson, NegativeBinomial, Quantiles, Censored, Truncated, ZeroInflated,
 )  # fmt: skip
-COARSE = 1e-3  # rounding of a number in standard deviations above which its PIT value is not that of the exact one
-DRAWS_AT_ONCE = 2**24  # targets
+COARSE = 1e-3  # rounding of a number in standard deviations from which on it changes PIT values
+DRAWS_AT_ONCE = 2**24  # targets in memory
 
 
 @null_blocks.register
@@ -71,7 +70,7 @@ def _(
 
 
 def _sum_all_rows(data: Forecasts, all_weights: np.ndarray, n_draws: int, seed: int) -> np.ndarray:
-    """Return the sums of observed targets, and then those of each draw."""
+    """Return the sums of observed targets, and then of each draw."""
     is_drawn_by_row = data.prediction._n_uniforms is not None
     step = n_draws if is_drawn_by_row else max(1, DRAWS_AT_ONCE // data.n)
     parts = []
@@ -113,17 +112,17 @@ def sum_pit_values(pit: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def drawn_pit_values(
     data: Forecasts, numbers: np.ndarray, seed: int, replicates: range, drawn: Any = None
 ) -> np.ndarray:
-    """Return PIT values of targets that are drawn from the predictions, shape (replicates, n), for rows of one block.
+    """Return PIT values of targets drawn from the predictions, shape (replicates, n), for rows of one block.
 
-    `numbers` are those of the rows, ascending; `drawn` the targets, shape (replicates, n, 1), of distributions that are
-    not drawn from uniform numbers.
+    `numbers` are the ascending row numbers; `drawn` are the targets, shape (replicates, n, 1), of distributions that
+    are not drawn from uniform numbers.
     """
     prediction = data.prediction
     if drawn is None:
         per_row = prediction._n_uniforms
         assert per_row is not None
         uniform = row_uniforms(seed, replicates, numbers, per_row)
-        if type(prediction) in INVERTED:  # a derived class may have another law
+        if type(prediction) in INVERTED:  # a derived class may have another distribution
             return _of_inverted(data, uniform)
         if isinstance(prediction, Samples) and prediction.weights is None:
             second = row_uniforms(seed, replicates, numbers, 1, SECOND)[:, :, 0]
@@ -131,7 +130,7 @@ def drawn_pit_values(
         drawn = draw_targets(prediction, uniform)
     y, second = drawn[:, :, 0], row_uniforms(seed, replicates, numbers, 1, SECOND)[:, :, 0]
     atoms = samples_of(data)
-    if isinstance(prediction, ExternalDistribution):  # whose calls cost more than their numbers
+    if isinstance(prediction, ExternalDistribution):  # calls dominate the cost
         lower = prediction.cdf_left(y.T)
         return np.asarray((lower + second.T * (prediction.cdf(y.T) - lower)).T)
     if atoms is None:
@@ -164,7 +163,7 @@ def _of_equal_samples(samples: np.ndarray, uniform: np.ndarray, second: np.ndarr
 
 
 def _of_inverted(data: Forecasts, uniform: np.ndarray) -> np.ndarray:
-    """Return PIT values of quantiles: the numbers themselves, but where rounding of the quantiles can be seen."""
+    """Return PIT values of quantiles: the uniform numbers, unless rounding of the quantiles matters."""
     pit = uniform[:, :, 0]
     if data.prediction.support == "count" or isinstance(data.prediction, (Quantiles, Wrapper)):
         return pit
@@ -190,7 +189,7 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
     bias, spread = biases[:, 0], squares[:, 0] - weight
     histogram, tails = counts - weight / N_BINS, outside - weight * (1 - coverages)
     tail_variances = weight_squared * coverages * (1 - coverages)
-    # That it is looked for in draws alone keeps the level.
+    # Only draws are checked for values at the floor, which keeps the level.
     has_law = has_law and not np.any(at_floor[1:])
 
     def says_histogram() -> str:
@@ -212,7 +211,7 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
         return bound
 
     def spread_bound() -> float:
-        law = ChiSquareMixture([1.0], degrees_of_freedom=weight)  # whose tails go on where floats end
+        law = ChiSquareMixture([1.0], degrees_of_freedom=weight)  # its tails do not underflow
         return math.log(2) + min(float(law.logsf(squares[0, 0])), float(law.logcdf(squares[0, 0])))
 
     blocks = [
@@ -245,15 +244,15 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
 
 
 def describe_location(total: float) -> str:
-    """Say what a sum of normal scores shows."""
+    """Describe a sum of normal scores."""
     return f"predictions too {'high' if total < 0 else 'low'}"
 
 
 def describe_spread(total: float) -> str:
-    """Say what a sum of squares of normal scores, less their mean, shows."""
+    """Describe a centred sum of squares of normal scores."""
     return f"{'over' if total > 0 else 'under'}-confident"
 
 
 def describe_coverage(coverage: float, total: float) -> str:
-    """Say what a number of targets outside of an interval, less its mean, shows."""
+    """Describe a centred number of targets outside of an interval."""
     return f"intervals of {coverage:.0%} hold too {'few' if total > 0 else 'many'} targets"

@@ -1,4 +1,4 @@
-"""Cells of the adaptive test's blocks as sheets: what a sample adds to which cell, for sums over clusters.
+"""Sheets: the cells of the adaptive test's blocks, and what samples add to them, for sums over clusters.
 
 Cells do not depend on the data, so that sums over parts of the data add up; views join them to bins.
 """
@@ -39,38 +39,38 @@ from kcalib.inference.adaptive.forecast_blocks import (
 
 LABELS_AT_ONCE = 2**22
 
-CLUSTERS_IN_BIN = 20  # at least: signs of fewer have few patterns, and sums of few are skew
-# Cells of all classes where these have more than the fewest, and in any case; of each; of the largest probability.
+CLUSTERS_IN_BIN = 20  # at least: fewer signs have few patterns, and sums of few clusters are skewed
+# Cells of all classes if each has more than the fewest, and at most; of each class; of the largest probability.
 ENTRIES, MOST_ENTRIES, FEWEST, MOST, TOP_CELLS = 2**9, 2**14, 16, 256, 128
 PIT_BINS = {2: "half", 5: "fifth", 10: "tenth"}
 
 
 @dataclass(frozen=True, eq=False)
 class CellEntries:
-    """What some samples add to cells, in each to at most one; shape (rows, entries)."""
+    """Contributions of samples to cells, each to at most one cell per entry; shape (rows, entries)."""
 
     cells: np.ndarray  # integers
     residuals: np.ndarray
-    variances: np.ndarray  # of the residuals, if the model is calibrated
+    variances: np.ndarray  # of the residuals under calibration
     thirds: np.ndarray  # their third central moments
 
 
 @dataclass(frozen=True, eq=False)
 class CellView:
-    """A block over bins, which are cells of a sheet joined."""
+    """A block over bins, which are joined cells of a sheet."""
 
-    name: str | None  # None: no block, but what is known of the kernels
-    join: Callable[[np.ndarray, int], np.ndarray]  # the bin of each cell, -1 for none; of weights and clusters
-    finding: Callable[[np.ndarray, float], str]  # what a bin says, of its cells that are not empty and its sum
-    is_of_kernels: bool = False  # whether the sums that kernels see are about as skew as its
+    name: str | None  # None: not a block, but information for the kernels
+    join: Callable[[np.ndarray, int], np.ndarray]  # the bin of each cell, -1 for none; from weights and clusters
+    finding: Callable[[np.ndarray, float], str]  # meaning of a bin, from its non-empty cells and its sum
+    is_of_kernels: bool = False  # whether sums of kernels are about as skewed
 
 
 @dataclass(frozen=True, eq=False)
 class CellSheet:
-    """Cells, and the blocks that are made of them."""
+    """Cells, and the blocks made of them."""
 
     size: int  # the number of cells
-    entries_of: Callable[[Any], CellEntries]  # of `LabelRows` or `PitRows`
+    entries_of: Callable[[Any], CellEntries]  # from `LabelRows` or `PitRows`
     views: tuple[CellView, ...]
 
 
@@ -80,7 +80,7 @@ def keep_cells(weights: np.ndarray, n_clusters: int) -> np.ndarray:
 
 
 class LabelRows:
-    """Predictions and labels of some samples, on the host, and the numbers of the samples."""
+    """Predictions and labels of some samples, on the host, with their sample numbers."""
 
     def __init__(self, p: np.ndarray, labels: np.ndarray, numbers: np.ndarray) -> None:
         self.p, self.labels, self.numbers = np.asarray(p, dtype=np.float64), labels, numbers
@@ -95,7 +95,7 @@ class LabelRows:
 
     @property
     def is_impossible(self) -> np.ndarray:
-        """Whether the label has the probability 0."""
+        """Return whether the label has probability 0."""
         return np.asarray(self.p[self._places, self.labels] == 0)
 
     def of_classes(self, cells: np.ndarray, first: int) -> CellEntries:
@@ -111,7 +111,7 @@ class LabelRows:
         return CellEntries(cells, (self.labels == self.top)[:, None] - p, variances, variances * (1 - 2 * p))
 
     def of_scores(self, cells: np.ndarray) -> CellEntries:
-        """Return the label's log probability less its mean."""
+        """Return the centred log probability of the label."""
         logarithms = np.log(np.maximum(self.p, FLOOR))
         logarithms -= np.sum(self.p * logarithms, axis=1, keepdims=True)
         second, third = (np.sum(self.p * logarithms**power, axis=1, keepdims=True) for power in (2, 3))
@@ -119,7 +119,7 @@ class LabelRows:
 
 
 def label_sheets(m: int, words: Words) -> list[CellSheet]:
-    """Return temperature, bias and classes, and top label; of two classes the second stands for both."""
+    """Return temperature, bias and classes, and top label; the second of two classes represents both."""
     first, n_bins = (1, N_BINS_OF_TWO) if m == 2 else (0, N_BINS)
     size = min(MOST, max(FEWEST, power_of_two(ENTRIES // (m - first))))
     size = max(4, min(size, power_of_two(MOST_ENTRIES // m)))
@@ -184,7 +184,7 @@ def label_sheets(m: int, words: Words) -> list[CellSheet]:
 
 
 class PitRows:
-    """PIT values of some samples, uniform if the model is calibrated, and the numbers of the samples."""
+    """PIT values of some samples, uniform under calibration, with their sample numbers."""
 
     def __init__(self, pit: np.ndarray, numbers: np.ndarray) -> None:
         self.pit, self.numbers = np.clip(pit, PIT_FLOOR, 1 - PIT_FLOOR), numbers
@@ -192,7 +192,7 @@ class PitRows:
 
 
 def pit_sheets(*, has_pit: bool) -> list[CellSheet]:
-    """Return the blocks of predicted numbers; of vectors, which have no PIT values, what stands for the kernels."""
+    """Return the blocks of predicted numbers; for vectors, without PIT values, a substitute for the kernels."""
     shares = np.concatenate([np.full(n, 1 / n) for n in PIT_BINS] + [1 - np.array(COVERAGES)])
     spreads = shares * (1 - shares)
     variances = np.concatenate([[1.0, 2.0], spreads])  # of normal scores, and of their squares

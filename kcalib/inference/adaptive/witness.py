@@ -1,11 +1,10 @@
-r"""A lower bound of the calibration error by a fitted witness, for class probabilities.
-
+r"""A lower bound of the calibration error of class probabilities by a fitted witness.
 For functions f of the predictions, with e = onehot(y) - p, d = E[e | p], and the total variation TV = |d|_1 / 2,
 
     E <f(p), e> = E <f(p), d(p)> <= E [span(f(p)) TV(p)] <= sqrt(E span(f(p))^2) RMS(TV),
 
-with span(f) = max_c f_c - min_c f_c and equality for f = TV 1{d > 0}. The witness puts the d of a map in, log p to
-t log p + b, that is fitted to other samples; `kcalib.inference.verdict` reports the larger of this bound and the
+with span(f) = max_c f_c - min_c f_c and equality for f = TV 1{d > 0}. The witness uses the d of a map, from log p to t
+log p + b, that is fitted to other samples; `kcalib.inference.verdict` reports the larger of this bound and the
 kernel's.
 """
 
@@ -26,11 +25,11 @@ from kcalib._input.labels import Classification
 from kcalib._pairs.label_cells import FLOOR
 from kcalib.solvers.logistic import Regression
 
-N_DRAWS = 64  # of each prediction, for its means of the witnesses
+N_DRAWS = 64  # of each prediction, for means of the witnesses
 DRAW_SEED = 0
 
-FIRST_SHARE = 16  # the first fold is one of so many parts; each further one is as large as all before it
-FIT_ENTRIES = 2**21  # probabilities that a map is fitted to, at most
+FIRST_SHARE = 16  # the first fold is this fraction of the samples; each further one is as large as all before it
+FIT_ENTRIES = 2**21  # largest number of probabilities for a fit
 CHUNK_ENTRIES = 2**20
 ORDER_SEED = 0
 
@@ -39,9 +38,9 @@ ORDER_SEED = 0
 def witness_bound(data: Data, level: float) -> float | None:
     """Return a lower limit, in [0, 1], of the root mean square of the total variation over the given predictions.
 
-    A map is fitted to the folds before the one that it is evaluated on, so that given the predictions the terms are
-    differences of a martingale, and the limit is exceeded with about the probability `level`. Below 16 samples it is 0;
-    None for predicted distributions, which have no such map.
+    A map is fitted to the folds before the one that it is evaluated on, so given the predictions the terms are
+    martingale differences, and the limit is exceeded with probability of about `level`. It is 0 for fewer than 16
+    samples, and None for predicted distributions, which have no such map.
     """
     return None
 
@@ -94,7 +93,7 @@ def fold_ends(n: int) -> list[int]:
 
 @one_blas_thread()
 def fit_map(p: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return t and b of the map to softmax(t log p + b): of maximum likelihood, b = 0 where AIC prefers that."""
+    """Return t and b of the map to softmax(t log p + b) of maximum likelihood, with b = 0 if AIC prefers that."""
     n, m = p.shape
     features = np.log(np.maximum(p, FLOOR)).T, np.broadcast_to(1.0, (m, n))
     regression = Regression(features, labels, np.ones(n), np.tile([1.0, 0.0], (m, 1)))
@@ -123,10 +122,10 @@ def _mapped(p: np.ndarray, scale: float, shift: np.ndarray) -> np.ndarray:
 def distance_bound(data: Forecasts, level: float) -> float:
     """Return a lower limit of the root mean square of the Wasserstein-1 distances W_i, in the units of the targets.
 
-    For functions f_i with the Lipschitz constant L_i, E [f_i(y_i) - P_i f_i] <= E [L_i W_i] <= sqrt(E L_i^2) RMS(W).
-    The witness is f_i(y) = b_i y or c_i |y - m_i|, with m_i a median: equality holds where predictions are shifted by
-    b_i, and for normal and Laplace laws of wrong widths. It is fitted as that of `witness_bound`; below 16 samples the
-    limit is 0.
+    For functions f_i with Lipschitz constant L_i, E [f_i(y_i) - P_i f_i] <= E [L_i W_i] <= sqrt(E L_i^2) RMS(W). The
+    witness is f_i(y) = b_i y or c_i |y - m_i|, with m_i a median: equality holds if predictions are shifted by b_i, and
+    for normal and Laplace distributions of wrong widths. It is fitted as in `witness_bound`; the limit is 0 for fewer
+    than 16 samples.
     """
     n = data.n
     if n < FIRST_SHARE:
@@ -138,7 +137,7 @@ def distance_bound(data: Forecasts, level: float) -> float:
     centres = np.median(drawn, axis=1)
     distances = np.abs(drawn - centres[:, None])
     means, widths = np.mean(drawn, axis=1), np.mean(distances, axis=1)
-    # What a witness of slope 1 gives for each sample: (n, 2), of the location and of the width.
+    # Values of a witness of slope 1 for each sample: (n, 2), for the location and the width.
     gains = np.stack([y - means, np.abs(y - centres) - widths], axis=1)
     null_variances = np.stack([np.var(drawn, axis=1), np.var(distances, axis=1)], axis=1)
     columns = np.stack([np.ones(n), scipy.stats.rankdata(centres) / n, widths / max(np.mean(widths), 1e-300)], axis=1)

@@ -1,1 +1,1 @@
-"""What `kcalib.compare` measures: a file for each metric, a row of `kcalib.inference.compare.METRICS` each."""
+"""The metrics of `kcalib.compare`: a module for each, listed in `kcalib.inference.compare.METRICS`."""

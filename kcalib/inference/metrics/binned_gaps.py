@@ -1,7 +1,7 @@
-"""Gaps of bins and how far they are from what they estimate, from sums over each bin: what bounds the error of an ECE.
+"""Gaps of bins and bounds of their deviations, from sums over each bin: they bound the error of an ECE.
 
-`ece` has these sums, and replicates of them, from samples; a state (`kcalib.streaming`) has the sums alone, and draws
-normal deviations with their covariance.
+`ece` computes these sums and resamples them; a state (`kcalib.streaming`) only has the sums, and draws normal
+deviations with their covariance.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from kcalib.inference.metrics.certainty import decided, unseen_share
 from kcalib.inference.metrics.measured import Estimate
 from kcalib.results import ConfidenceInterval
 
-EVENTS = 10  # labels that a calibrated model expects to come out otherwise, in a bin that is resampled
-RESOLUTION = 16 * float(np.finfo(np.float64).eps)  # an ECE of so much may be rounding
+EVENTS = 10  # expected deviating labels of a calibrated model in a bin that is resampled
+RESOLUTION = 16 * float(np.finfo(np.float64).eps)  # an ECE of this size may be rounding
 ERROR_LIMITS = ConfidenceInterval(0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class BinnedGaps:
-    """Of bins that hold samples, of which there are n; NumPy arrays of shape (b,)."""
+    """Non-empty bins of n samples; NumPy arrays of shape (b,)."""
 
     n: int
     counts: np.ndarray  # samples
     confidences: np.ndarray  # their mean confidence
     means: np.ndarray  # X: sum of the gaps, correctness minus confidence, over n
     squares: np.ndarray  # sum of the squares of the gaps over n
-    certain: np.ndarray  # whether X is so far from 0 that its sign is sure
-    excess: np.ndarray  # by how much the variance of X under calibration is larger than it looks, where `rare`; else 0
-    rare: np.ndarray  # whether it is, and so few labels may come out otherwise that this says nothing
-    alike: np.ndarray  # whether all labels are right, or all wrong
+    certain: np.ndarray  # whether the sign of X is certain
+    excess: np.ndarray  # how far the variance of X under calibration exceeds the observed one, where `rare`; else 0
+    rare: np.ndarray  # whether it does, and so few deviating labels are expected that the observed one is unreliable
+    alike: np.ndarray  # whether all labels are right, or all are wrong
 
     @classmethod
     def of(
@@ -48,7 +48,7 @@ class BinnedGaps:
         events: np.ndarray,
         right: np.ndarray,
     ) -> BinnedGaps:
-        """From means and squares as above, and the sums over each bin of p, p (1 - p) and of hits."""
+        """Make an instance from means and squares as above, and sums over each bin of p, p (1 - p) and hits."""
         variances = np.maximum(squares - means**2, 0.0) / n
         excess = events / n**2 - variances
         rare = (events < EVENTS) & (excess > 0)
@@ -62,14 +62,14 @@ class BinnedGaps:
 
     @property
     def linear_variance(self) -> float:
-        """Of a sample's contribution to the ECE, to first order."""
+        """Return the variance of a sample's contribution to the ECE, to first order."""
         signs = np.sign(self.means)
         mean, square = float(signs @ self.means), float((signs * signs) @ self.squares)
         return max(0.0, square - mean**2) * self.n / (self.n - 1)
 
     def drawn(self, n_replicates: int, seed: int) -> np.ndarray:
-        """Deviations of X in bins where labels come out otherwise too rarely to be resampled, shape (rare, R)."""
-        # Models have different draws, which do not depend on their order.
+        """Return deviations of X in bins with too few deviating labels for resampling, shape (rare, R)."""
+        # Different models have different draws, which do not depend on the order of models.
         digest = zlib.crc32(self.counts.astype(np.int64).tobytes() + np.round(self.confidences, 6).tobytes())
         random = np.random.default_rng((seed, digest))
         counts, shares = (of[self.rare][:, None] for of in (self.counts, self.confidences.clip(0.0, 1.0)))
@@ -77,9 +77,9 @@ class BinnedGaps:
         return (right - counts * shares) / self.n
 
     def normal(self, n_replicates: int, random: np.random.Generator) -> np.ndarray:
-        """Deviations of X as those of many samples, shape (b, R); of rare bins as `drawn`.
+        """Return normal deviations of X, shape (b, R), except for rare bins, which are as in `drawn`.
 
-        Within a bin gaps vary, and so does the number of samples: the covariance is (diag(squares) - X X^T) / n.
+        Gaps and the number of samples in a bin vary: the covariance is (diag(squares) - X X^T) / n.
         """
         n, b = self.n, len(self.counts)
         share = self.counts / n
@@ -90,15 +90,15 @@ class BinnedGaps:
         return sums_of_bins + (self.means / share)[:, None] * numbers
 
     def unseen(self, among: np.ndarray, tail: float) -> float:
-        """By how much the ECE may be otherwise for labels of a kind that the bins `among`, 0 or 1, do not hold."""
+        """Return how much the ECE may change by labels of a kind that the bins `among` (0 or 1) do not contain."""
         number = float(self.counts[self.alike] @ among[self.alike])
         return number * unseen_share(round(number), tail) / self.n if number > 0 else 0.0
 
     def bounds(self, deviations: Array) -> tuple[Array, Array]:
-        """For each bin what |X| exceeds |mu| by: at least, and at most. For deviations X - mu, shape (b, R)."""
+        """Return lower and upper bounds of |X| - |mu| for each bin, from deviations X - mu, shape (b, R)."""
         n, b, xp = self.n, len(self.counts), arrays.namespace(deviations)
         signs, certain = (arrays.like(of, deviations)[:, None] for of in (np.sign(self.means), self.certain))
-        deviations = math.sqrt(n / max(1, n - b)) * deviations  # the bootstrap sees too little in bins of few samples
+        deviations = math.sqrt(n / max(1, n - b)) * deviations  # corrects the bootstrap in bins of few samples
         low = signs * deviations
         return low, xp.where(certain, low, xp.abs(deviations))
 
@@ -113,12 +113,12 @@ def bounded(
     confidence_level: float,
     limits: ConfidenceInterval,
 ) -> Estimate:
-    """Interval and p-value from replicates of a lower and an upper bound of (value - truth), and what was not seen.
+    """Return interval and p-value from replicated bounds of (value - truth), and from unseen labels.
 
     `variance` is that of a sample's contribution to the value, to first order.
     """
     error = math.sqrt(variance / n + excess)
-    if excess == unseen == 0 and not bounds.any():  # two models with the same gaps of the same samples
+    if excess == unseen == 0 and not bounds.any():  # two models with identical gaps
         return Estimate(value, error, ConfidenceInterval(value, value), 1.0)
     low, high = np.sort(bounds + np.array([[-unseen], [unseen]]), axis=1)
     replicates = len(low)
@@ -132,7 +132,7 @@ def bounded(
 def estimate_of(
     gaps: BinnedGaps, confidence_level: float, n_replicates: int, random: np.random.Generator, seed: int
 ) -> Estimate:
-    """The ECE of one column of bins from the sums alone."""
+    """Return the ECE of one column of bins from the sums alone."""
     deviations = gaps.normal(n_replicates, random)
     deviations[gaps.rare] = gaps.drawn(n_replicates, seed)
     bounds = np.stack([bound.sum(axis=0) for bound in gaps.bounds(deviations)])

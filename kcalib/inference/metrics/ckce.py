@@ -1,4 +1,4 @@
-"""The CKCE of several models with one kernel, without its bias, by its expansion in the residuals."""
+"""The bias-corrected CKCE of several models with one kernel, by its expansion in the residuals."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.target_kernels import TargetKernel
 
-CKCE_SAMPLES = 1000  # pairs of so many stand for all pairs
+CKCE_SAMPLES = 1000  # samples whose pairs represent all pairs
 
 
 @dataclass(frozen=True, eq=False)
 class CKCE(Metric):
-    """`kcalib.ckce` without its bias.
+    """`kcalib.ckce` with its bias removed.
 
     Parameters
     ----------
@@ -120,9 +120,9 @@ def _measure(
 
 
 def _value(expansion: CKCEExpansion, degenerate: float, confidence_level: float, most: float) -> Estimate:
-    """`degenerate`: the part of the variance that noise alone has."""
+    """Return the value; `degenerate` is the variance from noise alone."""
     n = len(expansion.scores)
-    linear = max(0.0, n * float(expansion.scores.var(ddof=1)) - 2 * degenerate)  # the jackknife holds it twice
+    linear = max(0.0, n * float(expansion.scores.var(ddof=1)) - 2 * degenerate)  # the jackknife contains it twice
     error = math.sqrt(linear + degenerate)
     slope = n * float(expansion.influences.var(ddof=1)) / expansion.plug_in if expansion.plug_in > 0 else 0.0
     variance = statistics.ScoreVariance(slope, degenerate)
@@ -142,7 +142,7 @@ def _difference(
 
 
 def _pair_squares(expansions: Sequence[CKCEExpansion], k: int) -> np.ndarray:
-    """Mean squares over the pairs i != j of k rows: of models in the diagonal, elsewhere of differences of two."""
+    """Return mean squares over the pairs i != j of k rows: of models on the diagonal, else of differences."""
     sums = np.zeros((len(expansions), len(expansions)))
     for begin in range(0, k, STRIP):
         tiles = [without_own(expansion.pairs(slice(begin, begin + STRIP)), begin) for expansion in expansions]

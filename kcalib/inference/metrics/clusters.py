@@ -1,8 +1,8 @@
-r"""Metrics of samples with weights, or in clusters that are independent: a jackknife that leaves out whole clusters.
+r"""Metrics of weighted or clustered samples, by a jackknife that leaves out whole clusters.
 
-With the value :math:`\theta` of all samples and :math:`\theta_{-g}` of all but cluster g of G, the squared standard
-error is :math:`(G - 1) / G \sum_g (\theta_{-g} - \bar\theta)^2`, for values as for differences. Weighted samples
-without clusters are clusters of one. Means of samples in the order of time have the variance of their autocovariances.
+With the value :math:`\theta` of all samples and :math:`\theta_{-g}` without cluster g of G, the squared standard error
+is :math:`(G - 1) / G \sum_g (\theta_{-g} - \bar\theta)^2`, for values and for differences. Weighted samples without
+clusters are clusters of size one. The variance of means of time series comes from their autocovariances.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ CHUNK_ENTRIES = 2**22
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """The value of a model, and what it is without each cluster."""
+    """The value of a model, with and without each cluster."""
 
     value: float
     without: np.ndarray  # shape (clusters,)
-    of_groups: np.ndarray  # values of independent groups of random features, whose mean is the value; empty: exact
+    of_groups: np.ndarray  # values by independent groups of random features, with the value as mean; empty if exact
 
     def __sub__(self, other: LeftOut) -> LeftOut:
         return LeftOut(self.value - other.value, self.without - other.without, self.of_groups - other.of_groups)
@@ -66,7 +66,7 @@ class LeftOut:
 def _of_units(
     value: float, error: float, df: float, n: int, confidence_level: float, resolution: float, largest: float
 ) -> Estimate:
-    """Return a value of n clusters or blocks; equal differences, at most `largest`, say as little as of samples."""
+    """Return a value of n clusters or blocks; equal differences of at most `largest` are as for samples."""
     limits = certainty.by_student(value, error, df, confidence_level)
     if 0 < resolution < abs(value) and error <= resolution * math.sqrt(df + 1):
         limits = certainty.by_share(value, n, confidence_level, ConfidenceInterval(-largest, largest), order=1)
@@ -76,7 +76,7 @@ def _of_units(
 def measure_clusters(
     metric: Metric, data: Sequence[Any], confidence_level: float, options: SharedOptions
 ) -> MetricResult:
-    """Measure models whose samples have weights, or clusters by their numbers."""
+    """Measure models whose samples have weights or clusters."""
     option = "sample_weight" if options.clusters is None else "clusters"
     if options.time_blocks is not None:
         option = "time_blocks"
@@ -122,7 +122,7 @@ def _weights_of(data: Data) -> np.ndarray:
 
 
 def _measure_in_time(metric: MeanMetric, data: Sequence[Data], confidence_level: float, reach: int) -> MetricResult:
-    """Measure means of losses in the order of time, which depend on each other at less than `reach` steps."""
+    """Measure means of losses in time order that depend on each other within `reach` steps."""
     losses = [np.asarray(arrays.to_host(metric.losses(model)), dtype=np.float64) for model in data]
     weights = _weights_of(data[0])
     losses, largest = [np.where(weights > 0, values, 0.0) for values in losses], _range_of(metric, data)
@@ -223,7 +223,7 @@ def _sum_clusters(
 
 
 def _multiply_features(problem: FeatureProblem, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return the products of the kernel's features and the target features of some samples, all columns of either."""
+    """Return the products of all kernel feature columns and all target feature columns of some samples."""
     points = arrays.namespace(problem.points).take(problem.points, arrays.like(rows, problem.points), axis=0)
     features = feature_rows(problem.map, np.asarray(arrays.to_host(points)), threads=problem.threads)
     return np.asarray((features[:, :, None] * targets[:, None, :]).reshape(len(rows), -1))

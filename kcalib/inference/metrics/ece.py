@@ -1,4 +1,4 @@
-"""The top-label ECE of several models with the same bins, its errors bounded by a paired bootstrap."""
+"""The top-label ECE of several models with the same bins, with errors bounded by a paired bootstrap."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from kcalib.inference.metrics.binned_gaps import ERROR_LIMITS, BinnedGaps, bound
 from kcalib.inference.metrics.measured import Metric, MetricResult, SharedOptions
 from kcalib.results import ConfidenceInterval
 
-SMALL = 20  # samples of a kind, so that their sum is not nearly normal
-MOST_SHARE = 0.1  # kinds, of samples: more take longer than samples do
+SMALL = 20  # samples of a kind below which their sum is not nearly normal
+MOST_SHARE = 0.1  # of kinds among samples: more would be slower than samples
 BYTES_AT_ONCE = 2**26
-STREAM = 1  # of the seed, beside that of other weights
+STREAM = 1  # of the seed, different from other weights
 
-N_RESAMPLES = 2000  # unless another number is given
+N_RESAMPLES = 2000  # default
 WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
-BY_KINDS = 100_000  # samples from which on kinds of them are drawn
+BY_KINDS = 100_000  # samples from which kinds are drawn instead of samples
 
 
 @dataclass(frozen=True)
 class _Gaps:
-    """The signed gap of each sample, by bins of the confidence; only bins that hold samples. NumPy or CuPy arrays."""
+    """The signed gap of each sample, by bins of the confidence, without empty bins. NumPy or CuPy arrays."""
 
     bins: Array  # number of each sample's bin, shape: (n,)
     gaps: Array  # correctness minus confidence, shape: (n,)
-    occupied: Array  # numbers of the bins that hold samples, shape: (b,)
+    occupied: Array  # numbers of the non-empty bins, shape: (b,)
     binned: BinnedGaps  # sums over these bins
     sums: Callable[[Array], Array]  # the sum over each bin of gaps / n times weights of shape (n, R), shape (b, R)
 
@@ -70,12 +70,12 @@ class _Gaps:
 
     @property
     def linear(self) -> Array:
-        """The contribution of each sample to the ECE, to first order."""
+        """Return the contribution of each sample to the ECE, to first order."""
         signs = arrays.like(np.sign(self.binned.means), self.gaps)
         return signs[self.xp.searchsorted(self.occupied, self.bins)] * self.gaps
 
     def differing(self, other: _Gaps) -> Array:
-        """1 for bins that do not hold the same gaps of the same samples in the other model, otherwise 0, shape (b,)."""
+        """Return 1 for bins whose gaps or samples differ from the other model, otherwise 0, shape (b,)."""
         differ = (self.bins != other.bins) | (self.gaps != other.gaps)
         is_changed = self.xp.isin(self.occupied, self.xp.concatenate([self.bins[differ], other.bins[differ]]))
         return is_changed.astype(np.float64)
@@ -90,9 +90,9 @@ class ECE(Metric):
     n_bins : int
         Number of bins, 1 to 1,000,000.
     n_resamples : int, optional
-        Replicates of the bootstrap, at least 2 / (1 - confidence_level) - 1. p-values are at least
-        2 / (n_resamples + 1), before they are adjusted for the number of pairs; default 2000, or 4 times that
-        number over 1 - confidence_level if this is more.
+        Replicates of the bootstrap, at least 2 / (1 - confidence_level) - 1. p-values are at least 2 / (n_resamples +
+        1), before the adjustment for the number of pairs. Default: the larger of 2000 and 4 times the number of pairs
+        over 1 - confidence_level.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def _measure(
     seed = check_seed(options.seed)
     models = [_Gaps.of(data_of_model, n_bins) for data_of_model in data]
     pairs = list(itertools.combinations(models, 2))
-    if n_resamples is None:  # the smallest p-value, adjusted, is then half the level
+    if n_resamples is None:  # the smallest adjusted p-value is then half the level
         n_resamples = max(N_RESAMPLES, math.ceil(4 * len(pairs) / (1 - confidence_level)))
     weights = Weights("multinomial", data[0].n, n_resamples, seed)
     n_resamples = weights.n_replicates
@@ -170,7 +170,7 @@ def _variance(values: Array) -> float:
 def _replicates(
     models: Sequence[_Gaps], pairs: Sequence[tuple[_Gaps, _Gaps]], weights: Weights, threads: int | None
 ) -> np.ndarray:
-    """Bootstrap of a lower and an upper bound of (estimate - truth), of the models and then the pairs.
+    """Return bootstrapped bounds of (estimate - truth), lower and upper, of the models and then the pairs.
 
     Shape (models + pairs, 2, replicates).
     """
@@ -195,7 +195,7 @@ def _replicates(
 def _deviations(
     models: Sequence[_Gaps], weights: Weights, threads: int | None
 ) -> Iterator[tuple[int, int, list[Array]]]:
-    """Replicates from, to, and what they add to the sums over each model's bins, shape (bins, replicates)."""
+    """Yield the range of replicates, and their deviations of the sums over each model's bins, (bins, replicates)."""
     if weights.n >= BY_KINDS:
         places = [np.searchsorted(arrays.to_host(model.occupied), arrays.to_host(model.bins)) for model in models]
         kinds = Kinds.of(places, [arrays.to_host(model.gaps) for model in models])
@@ -209,22 +209,22 @@ def _deviations(
 
 @dataclass(frozen=True)
 class Kinds:
-    """Bootstrap of sums over bins from how often each kind of samples is drawn: for very many samples.
+    """Bootstrap of sums over bins by kinds of samples, for very many samples.
 
-    Samples in the same bins of all models, all of them right for the same models, are of one kind. How often each kind
-    occurs in a replicate is multinomial; what its samples add to their mean is a normal vector, with their covariances.
-    Samples of small kinds are kinds of their own.
+    Samples are of one kind if they share bins in all models, and are right for the same models. The counts of the kinds
+    in a replicate are multinomial; the deviations of their samples from their mean are a normal vector with the same
+    covariances. Samples of small kinds are separate kinds.
     """
 
     n: int
     counts: np.ndarray  # samples of each kind
-    means: Any  # sparse, shape (bins, kinds): mean gap of a kind in each of its bins, over n
-    deviations: np.ndarray  # a root of the covariance of what samples add to these, shape (bins, bins)
-    starts: np.ndarray  # of each model's bins but the first's
+    means: Any  # sparse, shape (bins, kinds): mean gap of a kind in each bin, over n
+    deviations: np.ndarray  # a root of the covariance of deviations from these, shape (bins, bins)
+    starts: np.ndarray  # first bin of each model except the first
 
     @classmethod
     def of(cls, places: Sequence[np.ndarray], gaps: Sequence[np.ndarray]) -> Kinds | None:
-        """From the number of each sample's bin, and its gap, for each model; None where there are too many kinds."""
+        """Make kinds from the bin number and the gap of each sample, for each model; None if there are too many."""
         n, sizes = len(gaps[0]), [int(place.max()) + 1 for place in places]
         kind = np.zeros(n, dtype=np.int64)
         for place, gap, size in zip(places, gaps, sizes, strict=True):

@@ -1,4 +1,4 @@
-"""What a metric of `kcalib.compare` gets and returns, and the arithmetic that several share."""
+"""Input and output of the metrics of `kcalib.compare`, and arithmetic that several share."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.target_kernels import TargetKernel
 
 EPSILON = float(np.finfo(np.float64).eps)
-ROUNDINGS = 16  # a difference of at most so many roundings is none
-STRIP = 256  # samples whose pairs with all others are in memory at once; threads wait for each other once in each
+ROUNDINGS = 16  # a difference of at most this many roundings counts as 0
+STRIP = 256  # samples whose pairs with all others are in memory together; threads synchronise once in each
 
 
 @dataclass(frozen=True)
 class SharedOptions:
-    """The options of a comparison that several metrics have, as the user wrote them, or their defaults."""
+    """The options of a comparison that several metrics share, as given or by default."""
 
     seed: int | None = SEED
     threads: int | None = None
     backend: str | Workers | None = None
     clusters: np.ndarray | None = None  # of each sample, integers
-    time_blocks: int | None = None  # length of the clusters, if these are blocks of successive samples
+    time_blocks: int | None = None  # length of clusters of successive samples
 
 
 class Metric(Method):
-    """Base of what `kcalib.compare` compares models by."""
+    """Base class of the metrics of `kcalib.compare`."""
 
-    kinds: ClassVar[tuple[type[Data], ...]] = (Classification,)  # of data that it can measure
+    kinds: ClassVar[tuple[type[Data], ...]] = (Classification,)  # of data that it supports
     has_backend: ClassVar[bool] = False  # whether it sums over pairs
-    dtype: Any = None  # of the arithmetic of pairs
+    dtype: Any = None  # precision of sums over pairs
 
     @abstractmethod
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
@@ -59,7 +59,7 @@ class Metric(Method):
         """Refuse options that are too small for the level."""
 
     def check_models(self, models: Sequence[Data]) -> None:
-        """Refuse options that no model has a use for."""
+        """Refuse options that apply to no model."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Estimate:
     value: float
     standard_error: float
     interval: ConfidenceInterval
-    pvalue: float = math.nan  # tests whether it is 0; differences alone have one
+    pvalue: float = math.nan  # of the hypothesis that it is 0; for differences only
 
 
 @dataclass(frozen=True)
 class MetricResult:
-    """What a metric says about models, and how it found out."""
+    """The result of a metric for all models."""
 
     values: list[Estimate]  # one for each model
     differences: list[Estimate]  # one for each pair, in the order of itertools.combinations
@@ -84,13 +84,13 @@ class MetricResult:
 
 
 def labels_are_shared(models: Sequence[Data]) -> bool:
-    """Whether the lens asks all models about the same labels, and not each about the classes that it predicts."""
+    """Return whether all models share their labels after the lens, unlike for a lens on the predicted class."""
     return not any(model.lens.has_confidence or isinstance(model.lens, TopK) for model in models)
 
 
 @dataclass(frozen=True)
 class PackedModels:
-    """Models packed with the same kernels, and where bandwidths come from."""
+    """Models packed with the same kernels, and the origin of bandwidths."""
 
     models: Sequence[Data]
     packed: tuple[Packed, ...]
@@ -110,7 +110,7 @@ class PackedModels:
         return cls(models, packed_alike.packed, "; ".join(sources) or "given")
 
     def describe(self, backend: Backend | KernelOperator) -> dict[str, Any]:
-        """Return the fields of `Comparison` on the models and their kernels; `backend` is that of the first model."""
+        """Return the fields of `Comparison` on models and kernels; `backend` is of the first model."""
         description = describe(self.models[0], self.packed[0], backend)
         families = (model.describe()["prediction"] for model in self.models)
         return description | {
@@ -123,7 +123,7 @@ class PackedModels:
 
 
 def largest_residual(packed: Packed) -> float:
-    """The supremum of <e, e> over all predictions and targets; infinite where it is not known."""
+    """Return the supremum of <e, e> over all predictions and targets; infinite if unknown."""
     if not isinstance(packed.target, TargetMatrix):
         return math.inf
     root = np.eye(2) if packed.target.root is None else packed.target.root
@@ -131,12 +131,12 @@ def largest_residual(packed: Packed) -> float:
 
 
 def largest_entry(packed: Packed) -> float:
-    """That of k(p, p') <e, e'>: of probabilities a factor of a kernel is at most 1, an inner product, too."""
+    """Return the supremum of k(p, p') <e, e'>: for probabilities kernels and inner products are at most 1."""
     return largest_residual(packed) * math.fsum(term.coefficient for term in packed.problem.kernel)
 
 
 def join_distinct(separator: str, names: Iterable[str | None]) -> str | None:
-    """Each name once; None if there is none."""
+    """Join distinct names; None if there are none."""
     return separator.join(dict.fromkeys(name for name in names if name is not None)) or None
 
 
@@ -160,7 +160,7 @@ def subset(n: int, most: int, seed: int) -> tuple[np.ndarray, int | None]:
 
 
 def without_own(tile: Array, begin: int) -> Array:
-    """The tile of rows `begin` and further in float64, with zeros for pairs of a sample with itself."""
+    """Return a tile in float64 whose rows start at `begin`, with zeros for pairs of a sample with itself."""
     tile = arrays.to_compute_device(tile)
     tile = np.require(tile, np.float64, "W") if arrays.is_host(tile) else tile.astype(np.float64, copy=False)
     rows = arrays.namespace(tile).arange(tile.shape[0])

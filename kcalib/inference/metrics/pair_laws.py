@@ -1,5 +1,4 @@
-r"""How much the difference of two models' entries H_ij varies, given the predictions, if either model is right.
-
+r"""The variance of the difference of two models' entries H_ij, given the predictions, if either model is calibrated.
 Let labels be drawn from the first model's predictions p, with covariances V_i, and the second model predict q. With
 residuals e of the first and d = p - q those of the second are e + d, and
 
@@ -7,10 +6,9 @@ residuals e of the first and d = p - q those of the second are e + d, and
    - k^B_{ij} (\langle e_i, d_j\rangle + \langle d_i, e_j\rangle + \langle d_i, d_j\rangle)
 
 has the variance :math:`(k^A - k^B)^2 \operatorname{tr}(V_i V_j) + (k^B)^2 (d_j^\top V_i d_j + d_i^\top V_j d_i)`
-(with a target matrix M = R R^T of everything R^T times it). There is no law that two models agree on; what is known is
-what each of them says. `skce` and `ckce` take the larger variance as the least that the spread of a difference can be:
-where errors are rare the residuals at hand may hold none. Counts are labels with many values; the targets of other
-predicted distributions are drawn.
+(with a target matrix M = R R^T of R^T times everything). The two models imply different distributions. `skce` and
+`ckce` take the larger variance as the least spread of a difference, because the observed residuals may contain no
+errors where these are rare. Counts are labels with many values; targets of other predicted distributions are drawn.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ from kcalib._pairs.reductions import DenseRectangle, sweep_one
 from kcalib.inference.metrics.measured import STRIP, labels_are_shared, without_own
 
 ENTRIES = 2**24  # of covariances in memory
-DRAWN_SAMPLES, DRAWS = 300, 8  # targets that are no labels: of so many samples, so many times
-DRAW_SEED = 0  # what comes of draws is a function of the predictions
+DRAWN_SAMPLES, DRAWS = 300, 8  # for other targets than labels: number of samples, and draws of each
+DRAW_SEED = 0  # results of draws are a function of the predictions
 
 Weights = Callable[[np.ndarray, np.ndarray], Array]  # k_ij of rows and columns
 
@@ -48,11 +46,11 @@ def pair_variances(
     *,
     threads: int | None = None,
 ) -> np.ndarray:
-    """Mean over the pairs i != j of `rows` of the variance of H_ij (diagonal), or of the difference of two models'.
+    """Return the mean variance over pairs i != j of `rows`, of H_ij (diagonal), or of the difference of two models.
 
-    Shape (models, models), the larger one of the two laws. `weights` of each model stand for the values of its kernel
-    on predictions where targets have finitely many values. Of labels that are not the same for both models (those of a
-    lens that asks about the predicted class) the laws of the two say no more than Cauchy and Schwarz do.
+    Shape (models, models), the larger one of the two models' variances. If targets have finitely many values, `weights`
+    of each model replace the values of its kernel on predictions. If models have different labels (after a lens on the
+    predicted class), the Cauchy-Schwarz inequality bounds the variance.
     """
     laws = _finite_laws(data, packed, rows)
     covariance = _by_draws(data, packed, rows) if laws is None else _by_laws(laws, packed, rows, weights, threads)
@@ -63,12 +61,12 @@ def pair_variances(
 
 
 def has_finite_laws(data: Sequence[Data], packed: Sequence[Packed]) -> bool:
-    """Whether the targets of all models have finitely many values, with known probabilities."""
+    """Return whether the targets of all models have finitely many values with known probabilities."""
     return _finite_laws(data, packed, np.arange(1)) is not None
 
 
 def _finite_laws(data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarray) -> list[FiniteLaw] | None:
-    """Of these samples, with the same values (counts have those of the widest law)."""
+    """Return the distributions for these samples, with the same values (for counts those of the widest)."""
     laws = []
     for model, packed_model in zip(data, packed, strict=True):
         law = finite_law(model.take(arrays.like(rows, model.reference)), packed_model)
@@ -87,7 +85,7 @@ def _finite_laws(data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarra
 
 
 def _by_draws(data: Sequence[Any], packed: Sequence[Packed], rows: np.ndarray) -> np.ndarray:
-    """Entry (i, j): the variance of H^i - H^j if targets are drawn from model i, of predicted distributions."""
+    """Return entries (i, j), the variance of H^i - H^j if targets are drawn from the distributions of model i."""
     rows = rows[:: -(-len(rows) // DRAWN_SAMPLES)]
     at = arrays.like(rows, data[0].reference)
     data, packed = [model.take(at) for model in data], [model.take(at) for model in packed]
@@ -122,7 +120,7 @@ def _by_laws(
     weights: Sequence[Weights] | None,
     threads: int | None,
 ) -> np.ndarray:
-    """The same of targets that have finitely many values."""
+    """Return the same for targets with finitely many values."""
     if laws[0].root is not None:  # entries of covariances have r (r + 1) / 2 columns
         rank = laws[0].root.shape[1]
         subset = slice(None, None, -(-len(rows) * rank * (rank + 1) // (2 * ENTRIES)))
@@ -158,13 +156,13 @@ def _kernel_values(packed: Packed) -> Weights:
 
 @dataclass(frozen=True)
 class _Covariances:
-    """V_i of some samples, in which nothing cancels where a probability is near 1."""
+    """V_i of some samples, without cancellation for probabilities near 1."""
 
     p: Array  # shape (n, m)
     top: Array  # the most probable class, shape (n,)
     rest_probabilities: Array  # probabilities of the other classes, shape (n, m)
     root: Array | None  # R; None for the identity
-    entries: Array | None  # of R^T V_i R, with inner products tr(M V_i M V_j); None where they would be too many
+    entries: Array | None  # of R^T V_i R, with inner products tr(M V_i M V_j); None if there are too many
     threads: int | None
 
     @classmethod
@@ -179,7 +177,7 @@ class _Covariances:
         return cls(p, xp.argmax(p, axis=1), law.parts[1], root, entries, threads)
 
     def traces(self, strip: slice) -> Array:
-        """tr(M V_i M V_j) of the samples i of the strip and all j."""
+        """Return tr(M V_i M V_j) of the samples i in the strip and all j."""
         if self.entries is not None:
             return linalg.matmul(self.entries[strip], self.entries.T)
         positions = arrays.namespace(self.p).arange(len(self.p))
@@ -191,7 +189,7 @@ class _Covariances:
         return products + cross.clip(0.0, products)
 
     def of_differences(self, strip: slice, traces: Array, a: Array, b: Array, d: Array) -> float:
-        """Sum (a - b)^2 tr(M V_i M V_j) + 2 b^2 d_j^T M V_i M d_j over the strip's samples i and all j."""
+        """Return the sum of (a - b)^2 tr(M V_i M V_j) + 2 b^2 d_j^T M V_i M d_j over i in the strip and all j."""
         d = d if self.root is None else (d @ self.root) @ self.root.T
         rest_probabilities, top = self.rest_probabilities[strip], self.top[strip]
         if arrays.is_host(traces):
@@ -202,7 +200,7 @@ class _Covariances:
         return squares + 2 * linalg.weighted_squares(b, self._forms(rest_probabilities, top, d))
 
     def _forms(self, rest_probabilities: Array, top: Array, d: Array) -> Array:
-        """d_j^T V_i d_j of some samples i and all j."""
+        """Return d_j^T V_i d_j of some samples i and all j."""
         at_top = d[:, top].T
         rest, first = rest_probabilities.sum(axis=1, keepdims=True), linalg.matmul(rest_probabilities, d.T)
         means = first - at_top * rest

@@ -1,9 +1,8 @@
-"""What other targets would have made of losses, and how much losses vary under the law that a model predicts.
+"""Losses with other targets than the observed ones, and their variance under a model's predictions.
 
-For `scores`, of targets that have finitely many values: labels and counts. A mean of losses, or of their differences,
-has the spread of the samples at hand only as far as these hold the targets that matter. Of counts those matter that a
-model's law does not put into its tails: however far a count changes a loss, one that no model expects among n samples
-says nothing about these.
+For `scores` of targets with finitely many values: labels and counts. The sample variance of losses, or of their
+differences, is only reliable if the samples contain the relevant targets. Counts in the tails of a model's distribution
+are not relevant: n samples are not expected to contain them, whatever their loss.
 """
 
 from __future__ import annotations
@@ -18,35 +17,36 @@ from typing import NamedTuple
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 
-# A law under which losses vary less than at hand, or targets are so much likelier by another model, with a smaller
-# probability is not that of these targets.
+# A model is contradicted if, under its predictions, losses that vary this little, or targets that another model
+# predicts
+# so much better, have a smaller probability.
 CONTRADICTED = 1e-3
-SMALLEST = 1e-300  # probability of what occurred
-EVENTS = 15  # targets that a law must rest on for the spread at hand to be believed beside it
+SMALLEST = 1e-300  # replaces smaller probabilities of observed targets
+EVENTS = 15  # targets that must determine a variance, for the observed one to be believed
 
 Combination = tuple[int, ...]  # a model, or the two of a difference
 
 
 @dataclass(frozen=True)
 class Possible:
-    """What other targets would have made of the losses of one model, or of the differences of two."""
+    """Changes of the losses of one model, or of the differences of two, by other targets."""
 
-    most: Array  # by how much a sample's loss would be larger with the near target that makes it largest, shape (n,)
-    least: Array  # by how much it would be smaller at most, shape (n,)
-    variance: float  # of the losses, by the laws that rest on few targets and are not contradicted; the largest
-    events: float  # about how many targets such a law rests on, of the law that rests on most
+    most: Array  # largest increase of a sample's loss by a near target, shape (n,)
+    least: Array  # largest decrease, shape (n,)
+    variance: float  # largest variance of the losses by predictions that rest on few targets and are not contradicted
+    events: float  # about how many targets such predictions rest on, at most
 
 
 Possibilities = dict[Combination, Possible]
 
 
 class Table(NamedTuple):
-    """Of some rows, an entry for each model."""
+    """Values for some rows; each field has an entry for each model."""
 
-    losses: Sequence[Array]  # with each of the m values that targets may have, shape (rows, m)
+    losses: Sequence[Array]  # for each of the m possible targets, shape (rows, m)
     laws: Sequence[Array]  # their probabilities, shape (rows, m)
-    observed: Sequence[Array]  # which of them occurred, shape (rows,)
-    near: Sequence[Array]  # whether the law has them outside of its tails, shape (rows, m)
+    observed: Sequence[Array]  # index of the observed target, shape (rows,)
+    near: Sequence[Array]  # whether a target is outside of the tails, shape (rows, m)
 
 
 def singles(n_models: int) -> Iterator[tuple[int]]:
@@ -58,10 +58,10 @@ def pairs(n_models: int) -> Iterator[tuple[int, int]]:
 
 
 def possibilities(n_models: int, tables: Iterable[Table], *, shared: bool = True) -> Possibilities:
-    """Of each model and each two, from tables of successive rows.
+    """Return the `Possible` of each model and each pair, from tables of successive rows.
 
-    Those of which some samples already hold more than enough events are left out. `shared`: models have the same
-    targets, as they have not where each is asked about the class that it predicts.
+    Those with more than enough events in the first samples are left out. `shared`: models have the same targets, unlike
+    for lenses on each model's predicted class.
     """
     combinations: list[Combination] = [*singles(n_models), *(pairs(n_models) if shared else ())]
     likelihoods = [0.0] * n_models if shared else None
@@ -83,7 +83,7 @@ def possibilities(n_models: int, tables: Iterable[Table], *, shared: bool = True
             change = change - change[positions, observed[combination[0]]][:, None]
             sums[combination].add(change, [(laws[i], near[i]) for i in combination])
     possible = {combination: total.possible() for combination, total in sums.items() if not total.is_settled()}
-    for i, j in pairs(n_models):  # where targets are not shared one may change without the other, or with it
+    for i, j in pairs(n_models):  # targets that are not shared may change separately or together
         if not shared and (i,) in possible and (j,) in possible:
             a, b = possible[i,], possible[j,]
             possible[i, j] = Possible(a.most + b.least, a.least + b.most, 0.0, min(a.events, b.events))
@@ -91,19 +91,19 @@ def possibilities(n_models: int, tables: Iterable[Table], *, shared: bool = True
 
 
 class _Sums:
-    """What is added up over rows for a `Possible`."""
+    """Sums over rows for a `Possible`."""
 
     def __init__(self, combination: Combination, likelihoods: list[float] | None) -> None:
-        self.combination, self.likelihoods = combination, likelihoods  # of all models; those of the rows so far
+        self.combination, self.likelihoods = combination, likelihoods  # of all models, for the rows so far
         self.laws = [_Law() for _ in combination]
 
     def add(self, change: Array, laws: Sequence[tuple[Array, Array]]) -> None:
-        """Changes of the loss by labels, shape (rows, m), those that occurred have 0; the models' probabilities."""
+        """Add changes of the loss by label, shape (rows, m), 0 for observed labels, and the models' probabilities."""
         for law, (p, near) in zip(self.laws, laws, strict=True):
             law.add(change, p, near)
 
     def believed_laws(self) -> list[_Law]:
-        """Those that the targets contradict neither by the spread of losses nor beside the other law."""
+        """Return those that neither the variance of the losses nor the other model contradicts."""
         laws = [(i, law) for i, law in zip(self.combination, self.laws, strict=True) if not law.is_contradicted()]
         if self.likelihoods is not None and laws:
             least = max(self.likelihoods[i] for i, _ in laws) + math.log(CONTRADICTED)
@@ -111,7 +111,7 @@ class _Sums:
         return [law for _, law in laws]
 
     def is_settled(self) -> bool:
-        """Whether the spread at hand will do: a law that is not contradicted rests on many labels."""
+        """Return whether the observed variance suffices: an uncontradicted model rests on many labels."""
         return any(law.events() >= 2 * EVENTS for law in self.believed_laws())
 
     def possible(self) -> Possible:
@@ -130,7 +130,7 @@ class _Law:
 
     def __init__(self) -> None:
         self.n = 0
-        self.changes: list[tuple[Array, Array]] = []  # the largest and the smallest, negative, by near targets
+        self.changes: list[tuple[Array, Array]] = []  # the largest and the smallest (negative) by near targets
         self.variances = self.fourth = self.squares = 0.0
 
     def add(self, change: Array, p: Array, near: Array) -> None:
@@ -138,13 +138,13 @@ class _Law:
         near_change = xp.where(near, change, 0.0)
         self.changes.append((near_change.max(axis=1), -near_change.min(axis=1)))
         positions = xp.arange(len(p))
-        # The change relative to that of the likely label, so that small numbers stay small.
+        # Changes relative to the likely label, so that small numbers stay small.
         relative = change - change[positions, xp.argmax(p, axis=1)][:, None]
         deviation = relative - (p * relative).sum(axis=1, keepdims=True)
         squares = deviation * deviation
         self.variances += float((p * squares).sum())
         self.fourth += float((p * squares * squares).sum())
-        # What was observed has the change 0, and deviates from its expectation by minus that of the change.
+        # The observed label has the change 0, and deviates from its expectation by minus that of the change.
         expected = (p * change).sum(axis=1)
         self.squares += float((expected * expected).sum())
         self.n += len(p)
@@ -156,10 +156,9 @@ class _Law:
         return arrays.namespace(self.changes[0][0]).concatenate([least for _, least in self.changes])
 
     def is_contradicted(self) -> bool:
-        """Whether the losses vary so much less than the law says that the labels do not have this law.
+        """Return whether the losses vary significantly less than they would with labels from this model.
 
-        A sum S of independent nonnegative numbers X is below its mean by t with at most the probability
-        exp(-t^2 / (2 E sum X^2)).
+        A sum S of independent nonnegative X is below its mean by t with probability at most exp(-t^2 / (2 E sum X^2)).
         """
         deficit = self.variances - self.squares
         return deficit > 0 and deficit**2 > -2 * math.log(CONTRADICTED) * self.fourth

@@ -1,8 +1,8 @@
 """Metrics that are means of a loss of each sample: Brier score, log loss, CRPS, log score.
 
-Losses of class probabilities, and of predicted counts, are known for the targets that did not occur, too: what a
-sample could have added, and how much its loss varies under the law that either model predicts (`possible`). Where few
-of the targets that matter have been seen, that says more than the spread of the losses at hand.
+For class probabilities and predicted counts the losses of other targets are known: how they would change the mean, and
+how losses vary under either model's predictions (`possible`). If few relevant targets were observed, this is more
+reliable than the sample variance of the losses.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from kcalib.inference.metrics.possible import (
 )
 from kcalib.results import ConfidenceInterval
 
-LEAST_TAIL = 1e-10  # counts between these quantiles stand for all
-MOST_COUNTS = 4096  # between them; of more the spread at hand has to do
+LEAST_TAIL = 1e-10  # counts outside of these quantiles are ignored
+MOST_COUNTS = 4096  # between them; with more the sample variance is used
 LEAST_LOG = -1e4
-ROWS_AT_ONCE = 2**8  # samples whose counts are tabulated
-MOST_ENTRIES = 2**20  # of tables of counts; samples that have so many stand for all
-ENTRIES_AT_ONCE = 2**20  # of losses by labels in memory
+ROWS_AT_ONCE = 2**8  # samples whose counts are tabulated together
+MOST_ENTRIES = 2**20  # of tables of counts; as many samples as fit represent all
+ENTRIES_AT_ONCE = 2**20  # of losses by label in memory
 
 
 class MeanMetric(Metric):
-    """Base of metrics that are means of a loss of each sample."""
+    """Base class of metrics that are means of a loss of each sample."""
 
     @abstractmethod
     def losses(self, model: Any) -> Array:
         """Return the loss of each sample, shape (n,)."""
 
     def range_of(self, model: Any) -> float:
-        """Return how far apart two losses can be."""
+        """Return the largest possible difference of two losses."""
         return math.inf
 
 
@@ -99,12 +99,12 @@ class LogLoss(MeanMetric):
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         losses = [self.losses(model) for model in data]
         limits, possible = log_loss_law(data)
-        largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
+        largest = max(float(values.max()) for values in losses)  # with logits it can exceed that of a probability
         return means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
 
 
 def brier_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possibilities]:
-    """What the Brier score of a sample is between, and what other labels would have made of it."""
+    """Return the limits of a sample's Brier score, and its changes by other labels."""
     scale = 0.5 if data[0].m == 2 else 1.0
 
     def by_label(model: Classification, p: Array) -> Array:
@@ -114,7 +114,7 @@ def brier_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possi
 
 
 def log_loss_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possibilities]:
-    """The same of the log loss."""
+    """Return the limits of a sample's log loss, and its changes by other labels."""
     largest = max(-math.log(model.input_epsilon) for model in data)
 
     def by_label(model: Classification, p: Array) -> Array:
@@ -130,8 +130,9 @@ class CRPS(MeanMetric):
     Parameters
     ----------
     fair : bool
-        Score ``Samples`` by the law that their members are draws from (`kcalib.crps`): ensembles of 10 and of 50
-        members from one law have the same score on average. Other distributions are scored as they are.
+        Whether to score ``Samples`` by the distribution that their members are drawn from (`kcalib.crps`): ensembles of
+        10 and of 50 members from one distribution then have the same expected score. Other distributions are not
+        affected.
 
     Examples
     --------
@@ -178,7 +179,7 @@ class LogScore(MeanMetric):
 
 
 def _crps_by_count(log_p: Array) -> Array:
-    """Return the CRPS with each count, but for a constant of each row: with the next one it is 2 F - 1 larger."""
+    """Return the CRPS of each count, up to a constant of each row: the next count adds 2 F - 1."""
     xp = arrays.namespace(log_p)
     steps = 2 * xp.cumsum(xp.exp(log_p), axis=1) - 1
     return xp.cumsum(steps, axis=1) - steps
@@ -198,7 +199,7 @@ def _scores(
 
 
 def _of_labels(data: Sequence[Classification], by_label: Callable[[Classification, Array], Array]) -> Possibilities:
-    """`by_label` gives losses, but for a constant of each row, from probabilities; both of shape (rows, m)."""
+    """Return possibilities; `by_label` gives losses, up to a constant of each row, from probabilities, (rows, m)."""
 
     def table(rows: slice) -> Table:
         labels = [arrays.to_compute_device(model.labels[rows]) for model in data]
@@ -212,15 +213,15 @@ def _of_labels(data: Sequence[Classification], by_label: Callable[[Classificatio
 
 
 def _of_counts(data: Sequence[Forecasts], by_count: Callable[[Array], Array]) -> Possibilities | None:
-    """Of the counts that a model holds possible in a row, or that have occurred; None unless all predict counts.
+    """Return the possibilities of counts that a model predicts or that were observed; None unless all predict counts.
 
-    `by_count` gives losses, but for a constant of each row, from log probabilities of successive counts. Near are those
-    up to one beyond a model's quantiles at 1 / n on either side: one of n counts is expected to be further out.
+    `by_count` gives losses, up to a constant of each row, from log probabilities of successive counts. Near counts are
+    those up to one beyond a model's quantiles at 1 / n on either side: one of n counts is expected to be further out.
     """
     n = data[0].n
     if not all(model.prediction.support == "count" and has_density(model.prediction) for model in data):
         return None
-    order = np.argsort(np.arange(n) % -(-n // ROWS_AT_ONCE), kind="stable")  # so that the first are spread over all
+    order = np.argsort(np.arange(n) % -(-n // ROWS_AT_ONCE), kind="stable")  # the first rows are spread over all
 
     def tables() -> Iterator[Table]:
         begin = n_entries = 0
@@ -250,11 +251,11 @@ def _of_counts(data: Sequence[Forecasts], by_count: Callable[[Array], Array]) ->
 
 
 class _TooManyCountsError(Exception):
-    """A model holds more than `MOST_COUNTS` counts possible in a row."""
+    """A model predicts more than `MOST_COUNTS` counts for a sample."""
 
 
 def _log_probabilities(model: Forecasts, counts: Array) -> Array:
-    """Return those of some counts in each row, shape (rows, counts); of impossible ones a small finite number."""
+    """Return log probabilities of some counts in each row, shape (rows, counts); finite for impossible counts."""
     prediction: Any = model.prediction
     rows = np.repeat(np.arange(model.n), counts.shape[1])
     repeated = prediction.take(arrays.like(rows, model.reference))
@@ -276,7 +277,7 @@ def _is_near(p: Array, tail: float) -> Array:
 def means(
     losses: Sequence[Array], confidence_level: float, limits: ConfidenceInterval, possible: Possibilities | None
 ) -> MetricResult:
-    """Of losses of each model, shape (n,), which are between the limits."""
+    """Return means and differences of losses of each model, shape (n,), which are between the limits."""
     losses = [arrays.to_compute_device(values).astype(np.float64, copy=False) for values in losses]
     width = limits.high - limits.low
     of_differences = ConfidenceInterval(-width, width)
@@ -302,9 +303,9 @@ def means(
 def _mean(
     values: Array, confidence_level: float, limits: ConfidenceInterval, possible: Possible | None, resolution: float
 ) -> Estimate:
-    """The mean of losses, or of their differences, which is between `limits`."""
+    """Return the mean of losses, or of their differences, which is between `limits`."""
     mean, error = statistics.mean_and_standard_error(values)
-    assert error is not None  # there are four samples
+    assert error is not None  # there are at least four samples
     few = arrays.to_host(values) if len(values) <= certainty.FEW else None
     return mean_estimate(mean, error, len(values), few, confidence_level, limits, possible, resolution)
 
@@ -319,9 +320,9 @@ def mean_estimate(
     possible: Possible | None,
     resolution: float,
 ) -> Estimate:
-    """The same from mean and standard error of n losses, which are given if they are few.
+    """Return the same from mean and standard error of n losses, and from the losses if they are few.
 
-    `possible` may be of some of the samples, which then stand for all.
+    `possible` may be for a subset that represents all samples.
     """
     spread = error > max(resolution, ROUNDINGS * EPSILON * abs(mean))
     if possible is not None:
@@ -347,13 +348,13 @@ def mean_estimate(
 
 
 def _unseen(mean: float, n: int, confidence_level: float, possible: Possible) -> tuple[float, float, float]:
-    """Low, high, and the p-value of a mean if labels that were too rare to be seen come out otherwise.
+    """Return low, high, and the p-value of a mean if labels that are too rare to be observed were different.
 
-    Given the predictions, n labels show no event with the probability `tail` or more only if their probabilities add
-    up to at most n `unseen_share`, and at worst these are of the samples whose loss it changes most.
+    Given the predictions, n labels show no event with probability of at least `tail` only if their probabilities sum to
+    at most n `unseen_share`. In the worst case these belong to the samples with the largest changes.
     """
     most, least = (_Descending.of(changes) for changes in (possible.most, possible.least))
-    count = len(most.values)  # n, unless these stand for all
+    count = len(most.values)  # n, or the size of the subset
     number = count * certainty.unseen_share(n, (1 - confidence_level) / 2)
     needed = (most if mean < 0 else least).number_of(count * abs(mean))
     pvalue = certainty.unseen_pvalue(n, needed / count)
@@ -362,7 +363,7 @@ def _unseen(mean: float, n: int, confidence_level: float, possible: Possible) ->
 
 @dataclass(frozen=True)
 class _Descending:
-    """Nonnegative numbers, the largest first, and the sums of the first 1, 2, ... of them; shape (n,)."""
+    """Nonnegative numbers in descending order, and their cumulative sums; shape (n,)."""
 
     values: Array
     sums: Array
@@ -373,13 +374,13 @@ class _Descending:
         return cls(values, statistics.cumulative_sum(values))
 
     def sum_of(self, number: float) -> float:
-        """The sum of the first `number`, with a share of the last one."""
+        """Return the sum of the first `number`, with a fraction of the last one."""
         count = int(number)
         before = float(self.sums[count - 1]) if count else 0.0
         return before + (float(self.values[count]) * (number - count) if count < len(self.values) else 0.0)
 
     def number_of(self, total: float) -> float:
-        """How many of the first have the sum `total`, with a share of the last one; infinite if all are too few."""
+        """Return how many of the first numbers have the sum `total`, with a fraction; infinite if all are too few."""
         count = int((self.sums <= total).sum())
         if count == len(self.values):
             return math.inf

@@ -1,7 +1,7 @@
 """The SKCE of several models with one kernel, and the paired variance of differences.
 
-Over all pairs, or, where these would take more than about a second for a model, by random features of the kernel: the
-same features for all models, so that differences are paired in them, too, but with MMD distances of predictions.
+Over all pairs, or, if these would take more than about a second for a model, by random features of the kernel. All
+models share the features, which pairs their differences, except for MMD distances of predictions.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class SKCE(Metric):
     Parameters
     ----------
     kernel : Kernel, optional
-        The one kernel on predictions of all models, since values under different kernels cannot be compared. Default:
-        `kcalib.kernels.Exponential`. A bandwidth that is not given is the median over the models of the median distance
-        between a model's predictions (the bandwidth that `kcalib.skce` would take); models with identical predictions
-        only have none and are left out of it.
+        The kernel on predictions, common to all models, since values under different kernels are not comparable.
+        Default: `kcalib.kernels.Exponential`. A bandwidth of None is the median over the models of the bandwidth that
+        `kcalib.skce` would take, the median distance between predictions; models whose predictions are all identical
+        are ignored.
     target_kernel : optional
-        As in `kcalib.skce`, and the same for all models; of distributions a bandwidth that is not given is the median
-        over the models of the one that `kcalib.skce` would take.
+        As in `kcalib.skce`, common to all models; for distributions a bandwidth of None is the median over the models
+        of the bandwidth that `kcalib.skce` would take.
     dtype : {"float64", "float32"}, optional
         As in `kcalib.skce`.
 
@@ -130,18 +130,18 @@ def _measure(
 
 @dataclass(frozen=True)
 class _Summed:
-    """Sums over the matrices H of all models, of the given kernel or of features, and some of their entries."""
+    """Sums over the matrices H of all models, with the kernel or with features, and some of their entries."""
 
     n: int
     moments: list[MomentSums]
     entries: list[Entries]
-    weights: list[Entries] | None  # values of the kernel on predictions, where they are those of features
-    group_totals: list[Sequence[np.ndarray]] | None  # of each model by independent groups of features, of either kernel
+    weights: list[Entries] | None  # values of the kernel on predictions, if they come from features
+    group_totals: list[Sequence[np.ndarray]] | None  # of each model by independent groups of features of both kernels
     estimator: str
     fields: dict[str, Any]  # fields of `Comparison`
 
     def added(self, i: int, j: int | None = None) -> FeatureError | None:
-        """What random features add to the error of a value, or of a difference: they are the same for both models."""
+        """Return the error that random features add to a value, or to a difference, for which they are shared."""
         if self.group_totals is None:
             return None
         other_totals = None if j is None else self.group_totals[j]
@@ -151,7 +151,7 @@ class _Summed:
 def feature_error_of_groups(
     group_totals: Sequence[np.ndarray], other_totals: Sequence[np.ndarray] | None, n: int
 ) -> FeatureError | None:
-    """From totals of the groups for either kernel, of a model, or of two; None where no features were drawn."""
+    """Return the error from group totals for both kernels, of one or two models; None if no features were drawn."""
     total = None
     for k, totals in enumerate(group_totals):
         values = totals if other_totals is None else totals - other_totals[k]
@@ -185,9 +185,9 @@ def _by_pairs(packed_models: PackedModels, options: SharedOptions) -> _Summed:
 def _by_features(
     data: Sequence[Data], packed_models: PackedModels, rows: np.ndarray, options: SharedOptions, seed: int
 ) -> _Summed | None:
-    """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
+    """Return sums by one map for all models; None if all pairs take about a second, or the kernel has no features."""
     backend = _backends(packed_models, options)[0]
-    work = data[0].n ** 2 / 2 * backend.problem.multiply_adds  # as `evaluate` asks, by the same limit
+    work = data[0].n ** 2 / 2 * backend.problem.multiply_adds  # compared with the same limit as in `evaluate`
     if options.backend is not None or backend.on_a_line or work <= PAIRS_WORK:
         return None
     problems: list[FeatureProblem] = []
@@ -201,7 +201,7 @@ def _by_features(
     description = problems[0].described()
     n_columns = description["n_columns"]
     is_shared = all(problem.map is problems[0].map for problem in problems)
-    # Embeddings of distributions have coordinates of their own.
+    # Embeddings of distributions have their own coordinates.
     map_note = "the same for all models" if is_shared else "drawn for each model"
     moments = [feature_moments(problem) for problem in problems]
     tiles = [FeatureTiles.of(problem, rows) for problem in problems]
@@ -225,7 +225,7 @@ def _backends(packed_models: PackedModels, options: SharedOptions) -> list[Backe
 
 @dataclass(frozen=True)
 class FeatureTiles:
-    """Entries of the H of features between some samples."""
+    """Entries of the matrix H of features between some samples."""
 
     rows: np.ndarray  # ascending
     features: Array  # shape (rows, columns)
@@ -253,7 +253,7 @@ def _on_host_or_device(m: MomentSums) -> MomentSums:
 
 
 def _minus(a: MomentSums, b: MomentSums, sum_of_squares: float) -> MomentSums:
-    """Those of H^A - H^B."""
+    """Return the moments of H^A - H^B."""
     assert a.row_sums is not None and b.row_sums is not None
     return MomentSums(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
 
@@ -266,7 +266,7 @@ def value_estimate(
     confidence_level: float,
     most: float,
 ) -> Estimate:
-    """The SKCE of a model, which is at most `most`."""
+    """Return the SKCE of a model, which is at most `most`."""
     n = spread.n
     return certainty.of_value(
         spread.total / (n * (n - 1)),
@@ -289,7 +289,7 @@ def difference_estimate(
     most: float,
     resolution: float,
 ) -> Estimate:
-    """The difference of two models, from sums over H^A - H^B."""
+    """Return the difference of two models, from sums over H^A - H^B."""
     n = spread.n
     return certainty.of_pairs(
         spread.total / (n * (n - 1)),
@@ -304,13 +304,13 @@ def difference_estimate(
 
 
 def _are_equal(spread: Spread) -> bool:
-    """Whether all entries off the diagonal are the same, but for what rounding leaves of a difference of squares."""
+    """Return whether all off-diagonal entries are equal, up to rounding of a difference of squares."""
     squares, pairs = spread.sum_of_squares, spread.n * (spread.n - 1)
     return squares - spread.total**2 / pairs <= ROUNDINGS * EPSILON * squares
 
 
 def square_differences(models: Sequence[Entries], rows: np.ndarray) -> np.ndarray:
-    """Mean of (H^A_ij - H^B_ij)^2 over the pairs i != j of `rows`, for each two models."""
+    """Return the mean of (H^A_ij - H^B_ij)^2 over pairs i != j of `rows`, for each two models."""
     sums = np.zeros((len(models), len(models)))
     for begin in range(0, len(rows), STRIP):
         strip = rows[begin : begin + STRIP]

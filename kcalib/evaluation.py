@@ -262,7 +262,7 @@ def evaluate(
     rows = y_pred if lens is None and not multilabel and isinstance(y_pred, SparseProbabilities) else None
     if rows is not None:
         if names:
-            raise OptionError("metrics", "is of single classes, of which SparseProbabilities have many; pass a `lens`")
+            raise OptionError("metrics", "is for single classes, but SparseProbabilities have too many; pass a `lens`")
         top = prepare_labels(y_true, rows, sample_weight=sample_weight, **(checks | {"lens": TopLabel()}))
         has_sums = sample_weight is given is backend is None and isinstance(resolved(method, METHODS), Adaptive)
         if has_sums and len(rows) > MOST_SPARSE_ROWS:

@@ -222,9 +222,11 @@ class ForecastEvaluation(ModelEvaluation):
                 "CRPS of quantiles: the weighted interval score; RMSE: of means if they are evenly spread between"
             )
         if self.prediction == "Samples":
-            remarks.append("S members leave 2 / (S + 1) of targets from their own law outside of all of them")
+            remarks.append(
+                "targets from the distribution of S members are outside their range with probability 2 / (S + 1)"
+            )
         if self.fair:
-            remarks.append("CRPS: fair, by the law that members are draws from")
+            remarks.append("CRPS: fair, for the distribution that members are drawn from")
         if self.n_dims > 1:
             remarks.append("CRPS of vectors: the energy score; pinball loss and intervals are for numbers only")
         return remarks

@@ -506,8 +506,8 @@ class Comparison(Computed):
             lines.append(f"kernel of all models: {self.kernel}; bandwidth: {self.bandwidth_source}")
         if self.regularization is not None:
             lines.append(f"regularization: {self.regularization:.6g}")
-        lines.append(f"intervals: {self.intervals}, each by itself")
-        lines.append(f"models are told apart at level {1 - self.confidence_level:.3g} over all pairs (Holm)")
+        lines.append(f"intervals: {self.intervals}, not adjusted")
+        lines.append(f"models are distinguished at level {1 - self.confidence_level:.3g} over all pairs (Holm)")
         return lines
 
     def _level(self) -> str:

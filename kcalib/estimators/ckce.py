@@ -59,8 +59,8 @@ def ckce(
     Parameters
     ----------
     y_true, y_pred, classes, from_logits, lens, dtype
-        As in `kcalib.skce`; sources are not accepted. Arrays on NVIDIA GPUs stay there. For arrays on other devices,
-        residuals are copied to the host.
+        As in `kcalib.skce`; sources need workers as `backend`. Arrays on NVIDIA GPUs stay there. For arrays on other
+        devices, residuals are copied to the host.
     kernel : Kernel, optional
         Positive definite kernel on predictions, see `kcalib.kernels`. Default: ``Linear() + Gaussian()``, equation 8
         of [1]_. For predicted distributions ``Gaussian(metric="wasserstein")`` where the Wasserstein distance is a
@@ -222,7 +222,7 @@ def jkce(
     Parameters
     ----------
     y_true, y_pred, target_kernel, classes, from_logits, lens, dtype, threads, backend
-        As in `kcalib.skce`.
+        As in `kcalib.skce`; sources need workers as `backend`.
     kernel : Kernel, optional
         Kernel on predictions. Default: as in `ckce`.
     estimator : {"unbiased", "biased"}

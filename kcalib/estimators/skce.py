@@ -158,11 +158,13 @@ def skce(
     target_kernel : "delta", array_like of shape (m, m), Kernel, or one of `kcalib.target_kernels`, optional
         Kernel on labels or targets. For classes: "delta", the Kronecker delta (default); a symmetric positive
         semi-definite matrix M, which makes the matrix-valued kernel k M; or, for ordinal classes, one of
-        `kcalib.kernels` with a bandwidth, evaluated between the numbers in `classes`, or 0..m-1. With a lens, m and
-        the numbers 0..m-1 are those of the induced problem. For predicted distributions: one of `kcalib.kernels`
-        between targets, `kcalib.target_kernels.MahalanobisGaussian`, "delta" (counts), or
-        `kcalib.target_kernels.Draws`. Default: `kcalib.kernels.Gaussian` (for Laplace distributions
-        `kcalib.kernels.Exponential`) with the median distance between single draws from all predictions as bandwidth.
+        `kcalib.kernels` with a bandwidth, evaluated between the numbers in `classes`, or 0..m-1. With a lens, classes
+        are induced classes, with numbers 0..m-1.
+
+        For predicted distributions: one of `kcalib.kernels`, `kcalib.target_kernels.MahalanobisGaussian`,
+        `kcalib.target_kernels.Draws`, or "delta" for counts. Default: `kcalib.kernels.Gaussian` (for Laplace
+        distributions `kcalib.kernels.Exponential`); its bandwidth is the median distance between single draws from all
+        predictions.
     estimator : {"unbiased", "biased", "block", "biased_block", "linear", "features"} or estimator
         Which estimator:
 
@@ -188,10 +190,9 @@ def skce(
         number does not change any bit of the result.
     backend : {"sorted", "cpu", "cuda", "array-api"}, Parallel, Executor or Client, optional
         What computes sums over pairs. Default: chosen from the type of the arrays. An object of `kcalib.parallel`, a
-        concurrent.futures.Executor or a distributed.Client computes them in other processes or on a cluster; results
-        have the same bits for up to a million samples, and agree to rounding beyond. These need arrays on the CPU,
-        accept sources with all estimators but "features", and read them at once; `threads` then applies to the calling
-        process only. Not for "features".
+        concurrent.futures.Executor or a distributed.Client distributes them over processes or machines, for all
+        estimators but "features". Results have the same bits for up to a million samples, and agree to rounding
+        beyond. Arrays must then be on the CPU, sources are read at once, and `threads` applies to this process only.
 
     Returns
     -------

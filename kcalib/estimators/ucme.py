@@ -65,7 +65,7 @@ def ucme(
     Parameters
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend
-        As in `kcalib.skce`, without sources. The default bandwidth is that of `y_pred`.
+        As in `kcalib.skce`; sources need workers as `backend`. The default bandwidth is that of `y_pred`.
     locations : int or pair of array_like
         Number J of random test locations, 1 to 100,000. Or given locations, chosen without looking at `y_true`: a pair
         of labels, shape (J,) or (J, m), and predictions, shape (J, m) or (J,), or a distribution of the same family as

@@ -344,16 +344,16 @@ def over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], threa
     if not columns.on_host:
         return (work(j, columns.values[:, j]) for j in range(n_columns))
 
-    def some(begin: int) -> list[Any]:
+    def work_on_batch(begin: int) -> list[Any]:
         copies = columns.values[:, begin : begin + COLUMNS_AT_ONCE].T.copy()
         return [work(begin + k, copy) for k, copy in enumerate(copies)]
 
     team = min(threads_for(columns.values.size, threads), -(-n_columns // COLUMNS_AT_ONCE))
     begins = range(0, n_columns, COLUMNS_AT_ONCE)
     if team == 1:
-        return itertools.chain.from_iterable(map(some, begins))
+        return itertools.chain.from_iterable(map(work_on_batch, begins))
     with ThreadPoolExecutor(team) as pool:
-        return itertools.chain.from_iterable(list(pool.map(some, begins)))
+        return itertools.chain.from_iterable(list(pool.map(work_on_batch, begins)))
 
 
 class SimplexBins(NamedTuple):

@@ -75,10 +75,10 @@ def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, A
     else:
         assert n_bins is not None
         edges = bin_edges(n_bins)
-    return edges, numbers(sample.confidence, edges)
+    return edges, find_bins(sample.confidence, edges)
 
 
-def numbers(confidence: Array, edges: np.ndarray) -> Array:
+def find_bins(confidence: Array, edges: np.ndarray) -> Array:
     """Return the bin (a, b] of each confidence; 0 is in the first bin."""
     inner = arrays.like(edges[1:-1], confidence)
     return arrays.namespace(confidence).searchsorted(inner, confidence, side="left")

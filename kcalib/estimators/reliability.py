@@ -27,7 +27,7 @@ from kcalib.estimators.bands import (
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.curves.smooth_ece import smooth_curve, smooth_error
 from kcalib.estimators.ece import result_of_columns
-from kcalib.estimators.event_bins import BINNINGS, Bins, Sample, check_binning, cut, numbers
+from kcalib.estimators.event_bins import BINNINGS, Bins, Sample, check_binning, cut, find_bins
 from kcalib.lenses import ClassWise, Confidence, Lens, TopLabel
 from kcalib.report import diagrams
 from kcalib.report.summary import Summarized
@@ -282,7 +282,7 @@ def diagram_of(
             limit[filled] = values
     histogram_edges = edges if binning == "uniform" else bin_edges(HISTOGRAM_BINS)
     in_histogram = arrays.to_host(
-        group_sums(numbers(sample.confidence, histogram_edges), len(histogram_edges) - 1, sample.weight)[0]
+        group_sums(find_bins(sample.confidence, histogram_edges), len(histogram_edges) - 1, sample.weight)[0]
     )
     return ReliabilityDiagram(
         edges=edges,

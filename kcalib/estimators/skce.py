@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -357,20 +357,7 @@ def _of_source(
             f"is {name!r}, which reads all samples at once; use estimator='features', or pass the "
             "samples themselves: y, p = source.read(0, n)",
         )
-
-    def prepared(true: Any, pred: Any) -> Data:
-        return prepare(true, pred, lens=lens, dtype=dtype, threads=options.threads)
-
-    def packed(data: Data, kernel: Kernel | None, target_kernel: TargetKernel) -> Packed:
-        target = options.target_kernel if target_kernel is None else target_kernel
-        return _packing.pack(data, kernel, target, threads=options.threads)
-
-    def estimated(data: Data, packed: Packed, size: int) -> SKCEResult:
-        backend = options.backend_for(packed.problem)
-        return estimate_of(data, packed, backend, name, size)
-
-    size = 2 if name == "linear" else block_size
-    return blocks_of_source(source, size, options.kernel, prepared, packed, estimated)
+    return _blocks_of_source(source, options, name, block_size, lens, dtype)
 
 
 def estimate(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
@@ -618,38 +605,36 @@ class _Mean:
         return None if self.count < 2 else math.sqrt(self.squares / (self.count - 1) / self.count)
 
 
-def blocks_of_source(
-    source: Source,
-    block_size: int | None,
-    kernel: Kernel | None,
-    prepared: Callable[[Any, Any], Data],
-    packed: Callable[[Data, Kernel | None, TargetKernel], Packed],
-    estimated: Callable[[Data, Packed, int], SKCEResult],
+def _blocks_of_source(
+    source: Source, options: PairOptions, estimator: str, block_size: int | None, lens: Lens | None, dtype: Any
 ) -> SKCEResult:
     """Return the mean of the estimates of all full blocks; the default bandwidth is that of the first samples."""
     start = time.perf_counter()
-    size = _size(source, block_size)
+    size = _source_block_size(source, 2 if estimator == "linear" else block_size)
     mean, n, first, from_first = _Mean(), 0, None, ""
-    target: TargetKernel = None  # resolved by the first samples
+    kernel, target_kernel = options.kernel, options.target_kernel
     for true, pred in source.chunks(max(1, CHUNK // size) * size):
         n_used = len(true) // size * size
         n += len(true)
         if not n_used:
             continue
-        data = prepared(true[:n_used], rows_of(pred, slice(n_used)))
+        data = prepare(true[:n_used], rows_of(pred, slice(n_used)), lens=lens, dtype=dtype, threads=options.threads)
         if first is None:
             first_samples = data.take(np.arange(min(FIRST, n_used)))
-            packed_first = packed(first_samples, kernel, None)
-            kernel, target = packed_first.kernel, packed_first.target.resolved_kernel
-            sources = [*map(name_of, packed_first.medians)]
-            sources += [f"{name_of(median)} of one draw of each" for median in packed_first.target.medians]
+            packed = _packing.pack(first_samples, kernel, target_kernel, threads=options.threads)
+            kernel = packed.kernel
+            if packed.target.resolved_kernel is not None:
+                target_kernel = packed.target.resolved_kernel
+            sources = [*map(name_of, packed.medians)]
+            sources += [f"{name_of(median)} of one draw of each" for median in packed.target.medians]
             from_first = f"{' and '.join(sources)} of the first {first_samples.n} samples" if sources else ""
-            if any(median.value == 0 for median in packed_first.medians):  # later ones may differ
+            if any(median.value == 0 for median in packed.medians):  # later ones may differ
                 from_first = f"no median: the first {first_samples.n} predictions are identical"
-        estimate = estimated(data, packed(data, kernel, target), size)
+        packed = _packing.pack(data, kernel, target_kernel, threads=options.threads)
+        estimate = estimate_of(data, packed, options.backend_for(packed.problem), estimator, size)
         count = n_used // size
-        spread = 0.0 if estimate.standard_error is None else estimate.standard_error**2 * count * (count - 1)
-        mean.add(_Mean(count, estimate.value, spread))
+        squares = 0.0 if estimate.standard_error is None else estimate.standard_error**2 * count * (count - 1)
+        mean.add(_Mean(count, estimate.value, squares))
         first = estimate if first is None else first
     if first is None:
         raise ValueError(f"there are {n} samples, expected at least the {size} of a block")
@@ -664,11 +649,11 @@ def blocks_of_source(
     )
 
 
-def _size(source: Source, block_size: int | None) -> int:
+def _source_block_size(source: Source, block_size: int | None) -> int:
     if block_size is not None:
         return check_integer("block_size", block_size, 2, source.n, ": a block holds 2 to n samples")
     if source.n is None:
         raise OptionError(
-            "block_size", "is None, but how many samples there are is not known before they are read; give it"
+            "block_size", "is None, but the source does not know its number of samples; pass a block size"
         )
     return max(2, math.isqrt(source.n))

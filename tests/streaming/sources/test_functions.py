@@ -92,7 +92,7 @@ def test_blocks_of_identical_predictions():
 
 
 def test_blocks_need_a_size_where_the_number_of_samples_is_not_known():
-    with pytest.raises(ValueError, match="`block_size` is None, but how many samples there are is not known .*give it"):
+    with pytest.raises(ValueError, match="`block_size` is None, but the source does not know .*; pass a block size"):
         kcalib.skce(source(batches(Q)), estimator="block")
     with pytest.raises(ValueError, match="there are 2203 samples, expected at least the 5000 of a block"):
         kcalib.skce(source(batches(Q)), estimator=kcalib.methods.BlockEstimator(block_size=5000))

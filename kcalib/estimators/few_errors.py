@@ -69,7 +69,7 @@ def few_of(
 
 @singledispatch
 def count_unlikely_targets(data: Data, packed: Packed) -> int | None:
-    """Return the number of targets that are not the most probable one, up to `ENOUGH_SEEN`; None for densities."""
+    """Return how many labels or counts are not the most probable one, up to `ENOUGH_SEEN`; None for other targets."""
     raise TypeError(f"{type(data).__name__} are no data")
 
 

@@ -272,7 +272,7 @@ def test_kernels_compose_and_print():
         (lambda: GammaExponential(gamma=2.5), r"`gamma` is 2.5, expected 0 < gamma <= 2"),
         (lambda: Matern(nu=0.5), r"`nu` is 0.5, expected 1.5 or 2.5; for 0.5 use Exponential"),
         (lambda: RationalQuadratic(alpha=-1.0), r"`alpha` is -1.0"),
-        (lambda: GammaRationalQuadratic(gamma=2.5), r"`gamma` is 2.5, expected 0 < gamma <= 2: beyond 2"),
+        (lambda: GammaRationalQuadratic(gamma=2.5), r"`gamma` is 2.5, expected 0 < gamma <= 2: above 2"),
         (lambda: GammaRationalQuadratic(alpha=0.0), r"`alpha` is 0.0, expected a positive finite number"),
         (lambda: Exponential(metric="manhattan"), r"`metric` is 'manhattan', expected one of 'euclidean', 'cityblock'"),
         (lambda: Exponential(bandwidth=1e-310), r"`bandwidth` is 1e-310, expected a number between 1e-15 and 1e\+15"),
@@ -349,7 +349,7 @@ def test_cosine_kernel_is_positive_definite_on_a_line_only():
     assert not kernel.is_positive_definite() and not Cosine(metric=MMD()).is_positive_definite()
     y, p = softmax_problem(40, 3)
     message = (
-        r"^Cosine\(bandwidth=0.8\) may be indefinite for 3 classes: Cosine is not positive definite, but on a line"
+        r"^Cosine\(bandwidth=0.8\) may be indefinite for 3 classes: Cosine is positive definite on a line only"
     )
     with pytest.warns(kcalib.IndefiniteKernelWarning, match=message):
         kcalib.skce(y, p, kernel=kernel)

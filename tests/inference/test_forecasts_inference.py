@@ -408,8 +408,8 @@ class TestKernels:
         ("metric", "message"),
         [
             ("euclidean", "for 2 parameters Cosine is positive definite on a line only"),
-            ("wasserstein", "for 2 coordinates Cosine is not"),
-            ("mmd", "for MMD distances Cosine is not"),
+            ("wasserstein", "for 2 coordinates Cosine is positive definite on a line only"),
+            ("mmd", "for MMD distances Cosine is positive definite on a line only"),
         ],
     )
     def test_profiles_that_are_positive_definite_on_a_line_only(self, metric, message):

@@ -274,7 +274,7 @@ class Distances(ABC):
     def _middle_with(self, n_zeros: int) -> float:
         count = n_zeros + 2 * self.pairs
         low, high = ((rank - n_zeros) // 2 for rank in ((count - 1) // 2, count // 2))
-        if low < 0:  # of two samples: one middle value is in the diagonal
+        if low < 0:  # with two samples one middle value is on the diagonal
             return 0.5 * self._mean(high, high)
         return self._mean(low, high)
 

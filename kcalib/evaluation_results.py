@@ -97,8 +97,8 @@ class Evaluation(ModelEvaluation):
         "top_label_ece", "skce", "test",
     )  # fmt: skip
 
-    n_samples: int  #: samples given
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_samples: int  #: number of samples
+    n_classes: int  #: number of classes, induced ones with a lens
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     lens: str  #: notion of calibration, one of `kcalib.lenses`
     confidence_from: str  #: "largest probability", of two classes "max(p, 1 - p)", or "as given", see `kcalib.lenses`
@@ -175,7 +175,7 @@ class ForecastEvaluation(ModelEvaluation):
         "quantile_calibration_error", "skce", "test",
     )  # fmt: skip
 
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
     n_dims: int  #: d, dimension of a target; 1 for numbers
     prediction: str  #: the family of distributions
     rmse: float  #: root mean squared difference between targets and predicted means
@@ -243,7 +243,7 @@ class MultilabelEvaluation(Summarized):
     #: one for each label. Verdicts use adjusted p-values; ``test.pvalue`` is not adjusted
     evaluations: tuple[Evaluation, ...]
     pvalues_holm: tuple[float, ...]  #: p-values adjusted over labels by Holm
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
     n_labels: int  #: number of labels
     accuracy: float  #: mean over labels, as the next three
     log_loss: float  #: `kcalib.log_loss`

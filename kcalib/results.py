@@ -67,7 +67,7 @@ class FewErrors(Summarized):
 
     seen: int  #: samples whose target is not the most probable class
     expected: float  #: u, the mean predicted probability that it is not
-    n_samples: int  #: n
+    n_samples: int  #: number of samples
     largest: float  #: upper bound of D
 
     def upper_limit(self, tail: float) -> float:
@@ -94,9 +94,9 @@ class SKCEResult(Computed):
     block_size: int | None  #: samples in a block, None without blocks
     n_columns: int | None  #: columns of random features, None without them
     seed: int | None  #: of random features, or of the order of samples in blocks; None if nothing was random
-    n_samples: int  #: samples given
-    n_samples_used: int  #: samples used; block estimators drop those after the last full block
-    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    n_samples: int  #: number of samples
+    n_samples_used: int  #: number of samples used; block estimators drop those after the last full block
+    n_classes: int | None  #: number of classes, induced ones with a lens; None for distributions
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: notion of calibration, one of `kcalib.lenses`
@@ -158,9 +158,9 @@ class CalibrationTestResult(Computed):
     #: draws of `statistic` under calibration, in float32: minimum, 39 quantiles, maximum; None without draws
     null_quantiles: tuple[float, ...] | None = field(default=None, repr=False)
     estimator: str  #: estimator of `estimate`
-    n_samples: int  #: samples given
-    n_samples_used: int  #: samples used; block estimators drop those after the last full block
-    n_classes: int | None = None  #: m, of the induced problem if there is a lens; None for distributions
+    n_samples: int  #: number of samples
+    n_samples_used: int  #: number of samples used; block estimators drop those after the last full block
+    n_classes: int | None = None  #: number of classes, induced ones with a lens; None for distributions
     #: the second of two classes, whose probability a single column is; else, and with a lens, None
     positive_class: Any = None
     prediction: str | None = None  #: the family of predicted distributions; None for class probabilities
@@ -309,9 +309,9 @@ class UCMEResult(Computed):
     test_predictions: tuple[tuple[float, ...], ...] = field(repr=False)  #: the locations' probabilities
     test_labels: tuple[Any, ...]  #: the locations' labels, as in `y_true`
     seed: int | None  #: of the locations; None if they were given
-    n_locations: int  #: J
-    n_samples: int  #: n
-    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    n_locations: int  #: number of locations J
+    n_samples: int  #: number of samples
+    n_classes: int | None  #: number of classes, induced ones with a lens; None for distributions
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: notion of calibration, one of `kcalib.lenses`
@@ -376,8 +376,8 @@ class Comparison(Computed):
     ranking: tuple[str, ...]  #: names of the models, best first
     models: tuple[ModelValue, ...]  #: in the order given
     differences: tuple[ModelDifference, ...]  #: all pairs, in the order given
-    n_samples: int  #: n
-    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    n_samples: int  #: number of samples
+    n_classes: int | None  #: number of classes, induced ones with a lens; None for distributions
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: notion of calibration, one of `kcalib.lenses`
@@ -392,7 +392,7 @@ class Comparison(Computed):
     n_bins: int | None  #: bins of the confidence; None without
     n_resamples: int | None  #: replicates of the bootstrap; None without
     seed: int | None  #: of the bootstrap, of random features or of a subset of samples; None if nothing was random
-    dtype: str | None  #: arithmetic of the sweep over pairs; None without
+    dtype: str | None  #: arithmetic of kernel entries; None without kernel
     backend: str | None  #: backend that computed the first model; None without kernel
     backend_reason: str | None  #: why it was chosen; with workers, how many tiles of all models each computed
     threads: int | None  #: largest number of threads used; None if no backend uses any
@@ -542,13 +542,13 @@ class CKCEResult(Computed):
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None  #: how its expectations under predicted distributions were computed
     prediction_distances: str | None  #: how distances between predicted distributions were computed
-    n_samples: int  #: n
-    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    n_samples: int  #: number of samples
+    n_classes: int | None  #: number of classes, induced ones with a lens; None for distributions
     positive_class: Any  #: the second of two classes, whose probability a single column is; else, and with a lens, None
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: notion of calibration, one of `kcalib.lenses`
     seed: int | None  #: of features, landmarks, pivots; None if nothing was random
-    dtype: str  #: arithmetic of the kernel's entries; sums are always float64
+    dtype: str  #: arithmetic of kernel entries; sums are always float64
     backend: str  #: backend that computed them
     backend_reason: str  #: why this backend was chosen
     threads: int | None  #: largest number of threads used; None if the array library decides
@@ -568,9 +568,9 @@ class KDEResult(Computed):
     bandwidth_source: str  #: "given", or the criterion that chose it
     log_likelihood: float  #: mean leave-one-out log-likelihood of the predictions with this bandwidth
     orientation: str  #: "training" or "query": point whose Dirichlet density is used
-    lens: str  #: the notion of calibration
-    n_samples: int  #: n
-    n_classes: int  #: m, through the lens
+    lens: str  #: notion of calibration
+    n_samples: int  #: number of samples
+    n_classes: int  #: number of classes, induced ones with a lens
     dtype: str  #: arithmetic of the weights; sums are always float64
     threads: int | None  #: largest number of threads used; None on a GPU
     seconds: float = field(compare=False)  #: wall time

@@ -46,8 +46,8 @@ class BrierDecomposition(Summarized):
     n_singletons: int | None  #: number of groups of one sample, which `noise` ignores; None for weighted states
     scale_by_half: bool  #: whether the sum over classes is halved
     lens: str  #: notion of calibration, one of `kcalib.lenses`
-    n_samples: int  #: samples given
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_samples: int  #: number of samples
+    n_classes: int  #: number of classes, induced ones with a lens
 
     def __float__(self) -> float:
         return self.score

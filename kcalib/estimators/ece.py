@@ -59,8 +59,8 @@ class ECEResult(Summarized):
     bin_number: Any = field(repr=False)  #: bin of each sample, shape: (n,) ("canonical")
     bin_weight: Any = field(repr=False)  #: sums of sample weights, shape: (n_occupied,) ("canonical")
     bin_distance: Any = field(repr=False)  #: gaps, shape: (n_occupied,) ("canonical")
-    n_samples: int  #: n
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_samples: int  #: number of samples
+    n_classes: int  #: number of classes, induced ones with a lens
     lens: str  #: notion of calibration, one of `kcalib.lenses`
     threshold: float | None = None  #: probabilities up to this are excluded ("class_wise")
 

@@ -35,8 +35,8 @@ class MMCEResult(Summarized):
     estimator: str  #: "biased", "unbiased" or "weighted"
     kernel: str  #: on confidences, with its bandwidths as numbers
     bandwidth: float | None  #: bandwidth of the kernel; None if it has none or several
-    n_samples: int  #: n
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_samples: int  #: number of samples
+    n_classes: int  #: number of classes, induced ones with a lens
     lens: str  #: notion of calibration, one of `kcalib.lenses`
     confidence_from: str  #: as in `ECEResult`
     backend: str  #: backend that computed it

@@ -68,7 +68,7 @@ class ReliabilityDiagram(Summarized):
     n_resamples: int | None  #: draws of all labels; None if nothing was drawn
     seed: int | None  #: of the draws; None if nothing was drawn
     lens: str  #: one of `kcalib.lenses`; defines confidence and event
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
     bandwidth: float | None = None  #: of the kernel ("smooth")
 
     def __repr__(self) -> str:

@@ -54,7 +54,7 @@ class CalibrationCurve(Summarized):
     line: LogisticRecalibration | None = field(repr=False)  #: `kcalib.logistic_recalibration`; None if it raises
     ratio: ObservedExpectedRatio | None = field(repr=False)  #: O / E; None if E is 0
     lens: str  #: notion of calibration, one of `kcalib.lenses`
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
 
     def __float__(self) -> float:
         return self.value

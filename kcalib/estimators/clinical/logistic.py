@@ -37,7 +37,7 @@ class LogisticRecalibration(Summarized):
     calibration_in_the_large_standard_error: float  #: of calibration-in-the-large
     confidence_level: float  #: of each interval
     lens: str  #: notion of calibration, one of `kcalib.lenses`
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
 
 
 @on_their_gpu

@@ -43,7 +43,7 @@ class ObservedExpectedRatio(Summarized):
     expected: float  #: E, the sum of weights times probabilities
     confidence_level: float  #: of the interval
     lens: str  #: notion of calibration, one of `kcalib.lenses`
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
 
     def __float__(self) -> float:
         return self.value
@@ -59,7 +59,7 @@ class GoodnessOfFit(Summarized):
     pvalue: float  #: two-sided for z
     log_pvalue: float  #: natural logarithm of the p-value, also if that underflows
     lens: str  #: notion of calibration, one of `kcalib.lenses`
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
 
     def _brief(self) -> str:
         df = "z" if self.df is None else f"chi-square ({self.df} degrees of freedom)"

@@ -46,7 +46,7 @@ class CumulativeCalibrationError(Summarized):
     difference: np.ndarray = field(repr=False)  #: cumulative difference up to each confidence, shape (u + 1,)
     standard_deviation: np.ndarray = field(repr=False)  #: of the differences under calibration, shape (u + 1,)
     lens: str  #: notion of calibration, one of `kcalib.lenses`
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
 
     def __float__(self) -> float:
         return self.value

@@ -78,7 +78,7 @@ class QuantileCalibration(Summarized):
     confidence_level: float  #: of the band
     simultaneous: bool  #: whether the band holds for all levels at once
     seed: int | None  #: of randomized PIT values; None if nothing was randomized
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
 
     def __repr__(self) -> str:
         return (

@@ -40,7 +40,7 @@ class QuantileScores(Summarized):
     interval_score: np.ndarray  #: `kcalib.interval_score`, shape (c,)
     weighted_interval_score: float  #: `kcalib.weighted_interval_score`
     confidence_level: float  #: of the band
-    n_samples: int  #: samples given
+    n_samples: int  #: number of samples
 
     def __repr__(self) -> str:
         return (

@@ -348,9 +348,7 @@ def test_cosine_kernel_is_positive_definite_on_a_line_only():
     kernel = Cosine(bandwidth=0.8)
     assert not kernel.is_positive_definite() and not Cosine(metric=MMD()).is_positive_definite()
     y, p = softmax_problem(40, 3)
-    message = (
-        r"^Cosine\(bandwidth=0.8\) may be indefinite for 3 classes: Cosine is positive definite on a line only"
-    )
+    message = r"^Cosine\(bandwidth=0.8\) may be indefinite for 3 classes: Cosine is positive definite on a line only"
     with pytest.warns(kcalib.IndefiniteKernelWarning, match=message):
         kcalib.skce(y, p, kernel=kernel)
     assert kcalib.smallest_eigenvalue(p, kernel) < -0.1

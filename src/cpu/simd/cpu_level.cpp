@@ -9,6 +9,10 @@
 
 #include "cpu/simd/for_each_level.h"
 
+#ifdef KCALIB_X86_LEVELS
+#include <cpuid.h>
+#endif
+
 namespace kcalib {
 
 extern const TileTable tile_baseline;
@@ -18,15 +22,29 @@ extern const TileTable tile_v3, tile_v4;
 
 namespace {
 
+#ifdef KCALIB_X86_LEVELS
+// Not by __builtin_cpu_supports: in the library of zig, which compiles wheels for Windows, it is always false.
+CpuLevel level_of_processor() {
+  unsigned eax, ebx, ecx, edx, saved, upper;  // saved: the registers that the operating system saves
+  constexpr unsigned v3 = bit_OSXSAVE | bit_AVX | bit_FMA, v3_saved = 0x6, v4_saved = 0xe6;
+  constexpr unsigned v4 = bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & v3) != v3) return CpuLevel::BASELINE;
+  __asm__("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
+#ifdef __APPLE__
+  saved |= v4_saved & ~v3_saved;  // macOS saves the registers of AVX-512 from their first use on
+#endif
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(ebx & bit_AVX2) || (saved & v3_saved) != v3_saved)
+    return CpuLevel::BASELINE;
+  return (ebx & v4) == v4 && (saved & v4_saved) == v4_saved ? CpuLevel::V4 : CpuLevel::V3;
+}
+#endif
+
 std::vector<const TileTable*> tables_of_processor() {
   std::vector<const TileTable*> tables;
 #ifdef KCALIB_X86_LEVELS
-  const bool has_v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool has_v4 = has_v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-  if (has_v4) tables.push_back(&tile_v4);
-  if (has_v3) tables.push_back(&tile_v3);
+  const CpuLevel level = level_of_processor();
+  if (level == CpuLevel::V4) tables.push_back(&tile_v4);
+  if (level != CpuLevel::BASELINE) tables.push_back(&tile_v3);
 #endif
   tables.push_back(&tile_baseline);
   return tables;

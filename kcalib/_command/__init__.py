@@ -1,1 +1,1 @@
-"""The command ``kcalib``: `cli` runs it, `arguments` are its options, `files` what it reads."""
+"""The command ``kcalib``: see `cli`."""

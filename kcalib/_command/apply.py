@@ -1,4 +1,4 @@
-"""`kcalib apply`: the predictions of a file, repaired by a saved recalibrator."""
+"""`kcalib apply`: recalibrate the predictions of a file by a saved map."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kcalib.recalibration._recalibrator import prepare_unlabelled
 from kcalib.streaming.sources.content import normalize_rows
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout
 
-ROWS = 65_536  # that are repaired at once
+ROWS = 65_536  # rows of one call of the recalibrator
 
 
 def run_apply(arguments: argparse.Namespace) -> int:
@@ -40,7 +40,13 @@ def run_apply(arguments: argparse.Namespace) -> int:
         recalibrator = load(arguments.map)
         with collect_failures(failures, arguments.file), translate_errors(has_missing=False):
             samples = open_file(arguments.file, reading | {"needs_labels": False})
-            block, layout = samples.read_unchecked(), samples.layout
+            layout = samples.layout
+            if layout.log is not None and layout.log.clusters is not None:
+                raise FileError(
+                    "holds predictions of tokens, expected probabilities of all classes; write these as the array "
+                    "`probs` of an .npz file"
+                )
+            block = samples.read_unchecked()
             if Y_TRUE in block:
                 content["labels"] = np.array(block[Y_TRUE].tolist())
             if layout.family is not None:
@@ -61,12 +67,12 @@ def run_apply(arguments: argparse.Namespace) -> int:
 
 
 def _repair_probabilities(recalibrator: Any, block: Block, layout: Layout) -> dict[str, np.ndarray]:
-    """Return repaired probabilities, and the classes of their columns where these have names."""
+    """Return recalibrated probabilities, and the classes of the columns if they are known."""
     pred, known, are_logits = block[Y_PRED], getattr(recalibrator, "classes_", ()), layout.from_logits
     if layout.normalize:
         pred = normalize_rows(pred, are_logits, layout.describe())
     takes_any = isinstance(recalibrator, DirichletCalibration) or getattr(recalibrator, "from_logits_", True)
-    if are_logits and not takes_any:  # as `kcalib report` fits maps to the softmax of logits
+    if are_logits and not takes_any:  # `kcalib report` fits such maps to the softmax of logits
         with layout.located({Y_PRED: layout.predictions[Y_PRED]}, 0):
             pred, are_logits = prepare_unlabelled(pred, True).probabilities, False
     classes = layout.class_names if layout.classes is None else layout.classes
@@ -84,7 +90,7 @@ def _repair_probabilities(recalibrator: Any, block: Block, layout: Layout) -> di
 
 
 def _name_single_column(layout: Layout, known: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Return the classes of the map, at last the one that a column is the probability of; None if none is named."""
+    """Return the classes of the map with the class of the single column last; None if no class is named."""
     column, positive = layout.predictions[Y_PRED][0], layout.positive
     if positive is not None and key_of(positive) not in map(key_of, known):
         raise FileError(
@@ -98,7 +104,7 @@ def _name_single_column(layout: Layout, known: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def _repair_distributions(recalibrator: Any, block: Block, layout: Layout) -> dict[str, np.ndarray]:
-    """Return the parameters of repaired distributions by name."""
+    """Return the parameters of the recalibrated distributions by name."""
     with layout.located(layout.predictions, 0):
         prediction = getattr(distributions, str(layout.family))(**{name: block[name] for name in layout.predictions})
     parts = _repair_in_parts(prediction.n, lambda rows: recalibrator.transform(prediction.take(rows)))
@@ -106,7 +112,7 @@ def _repair_distributions(recalibrator: Any, block: Block, layout: Layout) -> di
 
 
 def _repair_in_parts(n: int, repair: Callable[[slice], Any]) -> list[Any]:
-    """Return what a function makes of the rows, some thousand at a time, and show how far it is."""
+    """Apply `repair` to consecutive slices of the rows, return the results, and show progress."""
     parts = []
     with TerminalProgress("apply") as progress:
         for begin in range(0, n, ROWS):

@@ -1,4 +1,4 @@
-"""The options of the command: `parser` makes the argument parser of all subcommands."""
+"""Options of the command line: `parser` returns the argument parser with all subcommands."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from kcalib.lenses import Canonical, ClassWise, Confidence, Groups, Lens, TopK, 
 from kcalib.report import figures
 from kcalib.report.diagrams import SCALES
 
-STREAMED_FROM = 2**30  # bytes of the files that are read together
-STATE = ".kcalib"  # suffix of states
-# Options of `CalibrationState` that have the same name here; a bandwidth is one of the kernel.
+STREAMED_FROM = 2**30  # bytes of all files; from this size on they are read in chunks
+STATE = ".kcalib"  # suffix of state files
+# Options of `CalibrationState` that have the same name on the command line.
 STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed", "fair")
 
 FILES = ".npz, .npy, .csv, .tsv, .parquet or .jsonl"
 
-# Options that --help shows; --help-all shows the others, too.
+# Options that --help shows; --help-all shows all.
 COMMON = {
     *("help", "show_all", "version", "output", "json", "csv", "plot", "fail_if_miscalibrated", "seed", "threads"),
     *("probs", "logits", "confidence", "labels", "positive", "multilabel", "normalize", "mean", "std", "samples"),
@@ -47,57 +47,59 @@ COMMON = {
 EXIT_CODES = f"""\
 exit codes:
   {DONE}    done
-  {BAD_INPUT}    bad input: a file could not be read, evaluated or compared, or an output not written
-  {USAGE}    usage: an unknown option or an option value out of range
-  {MISCALIBRATED}    with --fail-if-miscalibrated (not of compare): done, and some model is miscalibrated
-  {SAVED}   stopped by SIGTERM or SIGINT and saved: run it again with --resume
+  {BAD_INPUT}    bad input: a file could not be read, evaluated, compared or written
+  {USAGE}    wrong usage: an unknown option, or a value out of range
+  {MISCALIBRATED}    with --fail-if-miscalibrated: done, and some model is miscalibrated
+  {SAVED}   stopped by SIGTERM or SIGINT after saving: run the same command with --resume
   {INTERRUPTED}  interrupted
 """
 
 FORMATS = f"""\
 formats:
-  .npz       arrays by name (best for regression); with `classes`, the label of each column, labels may be strings
-  .npy       structured: fields are columns; plain: the predictions (logits if the file's
-             name says so), with labels in a file beside it, such as labels.npy
-  .csv       a header, then one sample a line; commas, UTF-8; - is standard input
-  .tsv       the same with tabs; .csv.gz, .tsv.gz compressed
+  .npz       named arrays (best for regression); an array `classes` holds the label of each column
+  .npy       structured: one field per column; plain: the predictions (logits if the file name
+             says so), with the labels in a file next to it, such as labels.npy
+  .csv       a header, then one sample per line; commas, UTF-8; - is standard input
+  .tsv       the same with tabs; .csv.gz and .tsv.gz are compressed
   .parquet   needs pyarrow: pip install 'kcalib[parquet]'
-Predictions are an array (n, m), or (n,) for the probability of the second of two classes.
-Among columns they are one (binary), one of lists, or a family: probs_0, probs_1, ... (also
-probs.0, probs0), or probs_cat, probs_dog, ..., .pred_cat, .pred_dog, ... for labels cat, dog, ...;
-columns such as probs_max or .pred_class beside these are no classes. A single column is the
-probability of the class that it is named after (probs_dog), of --positive, or else of the second
-of the sorted labels.
-Pairs of a confidence and whether the prediction was right are read by --confidence and --labels,
-and samples with several labels, an array (n, m) or columns label_cat, label_dog, ..., by --multilabel.
 
-Logs of language models are .jsonl or .json files, or a folder of them: samples of lm_eval, responses with
-top_logprobs and the right answer, confidence and correct, probs and label, and prompts with prompt_logprobs.
+Class probabilities: an array (n, m), or (n,) for the probability of the second of two classes.
+In tables: one column (binary), one column of lists, or several columns: probs_0, probs_1, ...
+(also probs.0, probs0), or for labels cat, dog, ...: probs_cat, probs_dog, ... or .pred_cat, .pred_dog, ...
+Other columns with the prefix, such as probs_max or .pred_class, are ignored. A single column is the
+probability of --positive, else of the class in its name (probs_dog), else of the second of the sorted labels.
+For confidences and whether each prediction was right, use --confidence and --labels. For samples with several
+labels, an array (n, m) or columns label_cat, label_dog, ..., use --multilabel.
 
-Tables of forecasts: those of hubs (output_type, output_type_id, value), with --targets, and columns of
-quantiles (M-lo-90, M-hi-90, M-median; 0.1, 0.9; q0.1), with --targets or a column y; each model is evaluated.
+Language models: .jsonl or .json files, or a folder of them, with samples of lm_eval; responses with top_logprobs
+and the right answer; confidence and correct; probs and label; or prompts with prompt_logprobs.
 
-Regression: targets, and for each sample a predicted distribution: a normal one by its mean and
-standard deviation, an empirical one by samples (n, S), or a Poisson one by its rate. Columns of
-samples are samples_0, samples_1, ...; for targets that are vectors y_0, y_1, ... and mean_0, ...,
-std_0, ...; arrays are (n, d), samples (n, S, d). Also negative binomial distributions by mean and
-dispersion, normal ones of vectors by arrays mean and cov or scale_tril, log-normal ones by mean_log
-and std_log; by options only, since other distributions have such names, too, Laplace ones by --loc
-and --scale, Student's t by --df beside these, and gamma ones by --shape and --scale.
+Forecast tables: tables of forecast hubs (output_type, output_type_id, value) with --targets, or quantiles in
+columns (M-lo-90, M-hi-90, M-median; 0.1, 0.9; q0.1) with --targets or a column y. Each model is evaluated.
+
+Regression: targets, and a predicted distribution for each sample. Arrays have shape (n,) or (n, d), samples
+(n, S) or (n, S, d); columns are mean, std, samples_0, samples_1, ..., or mean_0, ..., std_0, ..., y_0, y_1, ...
+for vectors.
+  Normal                          mean and std; for vectors also mean and cov, or mean and scale_tril (arrays)
+  samples                         samples
+  Poisson                         rate
+  negative binomial               mean and dispersion
+  log-normal                      mean_log and std_log
+  Laplace, Student's t, gamma     by options only: --loc and --scale; --loc, --scale and --df; --shape and --scale
 
 names, in order of preference:
   probabilities  {", ".join(columns.PROBABILITY_NAMES)}
-  logits         {", ".join(columns.LOGIT_NAMES)} (a softmax is applied)
+  logits         {", ".join(columns.LOGIT_NAMES)} (softmax is applied)
   mean and std   {", ".join(parameters.MEAN_NAMES)}; {", ".join(parameters.STD_NAMES)}
   samples        {", ".join(parameters.SAMPLES_NAMES)}
   rate           {", ".join(parameters.RATE_NAMES)}
-  labels         {", ".join(columns.LABEL_NAMES)} (targets, too)
+  labels         {", ".join(columns.LABEL_NAMES)} (also for targets)
 
 {EXIT_CODES}"""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose --help shows common options, and whose errors suggest a similar name and are safe to print."""
+    """An argument parser: --help shows common options only, and errors suggest similar names."""
 
     commands: Any
     shows_all = False
@@ -129,19 +131,17 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         first = next(iter(sys.argv[1:] if args is None else args), "").partition("=")[0]
         actions = self._option_string_actions
-        # Not "COMMAND is required".
+        # Report an unknown option instead of "COMMAND is required".
         if first.startswith("-") and not any(option.startswith(first) for option in actions):
-            self.error(
-                f"unrecognized arguments: {first}{suggest(first, actions) or '; options come after the COMMAND'}"
-            )
+            self.error(f"unrecognized arguments: {first}{suggest(first, actions) or '; put options after the COMMAND'}")
         arguments, unknown = self.parse_known_args(args, namespace)
-        if unknown:  # an error of the subcommand, which knows its options
+        if unknown:  # the subcommand knows its options and suggests one
             command = self.commands.choices[arguments.command]
             suggestion = suggest(unknown[0].partition("=")[0], command._option_string_actions)
             command.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
         if getattr(arguments, "confidence", None) is not None:
             if arguments.lens not in (None, Canonical()):
-                arguments.usage_error("--confidence is a lens of its own; leave out --lens")
+                arguments.usage_error("--lens does not go with --confidence; leave it out")
             arguments.lens = Confidence()
         return arguments
 
@@ -153,7 +153,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class HelpAll(argparse.Action):
-    """Print the help with all options."""
+    """Print the help text with all options."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(nargs=0, default=argparse.SUPPRESS, **kwargs)
@@ -165,7 +165,7 @@ class HelpAll(argparse.Action):
 
 
 class PrintCompletion(argparse.Action):
-    """Print the script by which a shell completes the command."""
+    """Print the completion script of a shell."""
 
     def __call__(self, parser: Any, namespace: Any, shell: Any, option: Any = None) -> None:
         try:
@@ -186,13 +186,13 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = Parser(
         prog="kcalib",
-        description="Are my models calibrated, how sure is that, and which is calibrated better?",
+        description="Measure, test and compare the calibration of probabilistic models.",
         details=FORMATS,
     )
     parser.add_argument("--version", action="version", version=f"kcalib {__version__}")
     parser.add_argument(
         "--print-completion", metavar="SHELL", action=PrintCompletion,
-        help="print the completion for bash, zsh, fish or tcsh, and exit (needs shtab)",
+        help="print a completion script for bash, zsh, fish or tcsh, and exit (needs shtab)",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     predictions, states = (_add_evaluate, _add_compare, _add_report, _add_apply), (_add_update, _add_merge, _add_show)
@@ -206,27 +206,28 @@ def _add_evaluate(commands: Any) -> Parser:
     evaluate: Parser = commands.add_parser(
         "evaluate",
         usage="kcalib evaluate [options] FILE ...",
-        help="evaluate predictions from files",
-        description="Print proper scores, calibration errors and a verdict for the predictions in each file, which\n"
-        "are class probabilities, or the distributions that a regression model predicts.",
+        help="evaluate the predictions of models",
+        description="Print proper scores, calibration errors and a verdict for each file. A file holds the labels and\n"
+        "the predictions of one model: class probabilities, or the distributions that a regression model\n"
+        "predicts.",
         details=FORMATS,
     )
     _add_files(evaluate)
     reading = _add_reading(evaluate)
     reading.add_argument(
         "--multilabel", action="store_true",
-        help="samples have several labels or none: an array or columns of 0 or 1 for each; evaluate each by itself",
+        help="samples have any number of labels: an array or columns of 0 or 1; evaluate each label separately",
     )  # fmt: skip
     _add_targets(reading)
     samples = _add_samples(evaluate)
     samples.add_argument(
         "--given", metavar="NAME", action="append", default=[],
-        help="a further variable that predictions should be right for each value of; may be repeated",
+        help="further variable: test whether predictions are calibrated for each of its values; may be repeated",
     )  # fmt: skip
     samples.add_argument(
         "--by", metavar="NAME", action="append", default=[],
-        help="groups: print those for which the model is calibrated worst, and of tables of forecasts, each, such as "
-        "horizon; may be repeated",
+        help="variable that defines groups: print the groups that are calibrated worst, for forecast tables all groups "
+        "(such as horizon); may be repeated",
     )  # fmt: skip
     _add_common(evaluate)
     _add_streaming(evaluate)
@@ -239,11 +240,12 @@ def _add_compare(commands: Any) -> Parser:
         "compare",
         usage="kcalib compare [options] FILE FILE ...",
         help="compare models on the same samples",
-        description="Print a calibration error or score of each model with its interval, a ranking, and the paired\n"
-        "differences of all pairs of models. All files must hold the same labels, or targets, in the same order.",
+        description="Print a calibration error or score of each model with a confidence interval, a ranking, and the\n"
+        "paired differences between models. All files must hold the same labels or targets in the same\n"
+        "order.",
         details=FORMATS,
     )
-    _add_files(compare, "; at least two, or a state of several")
+    _add_files(compare, "; at least two files, or one state of several models")
     _add_targets(_add_reading(compare))
     _add_samples(compare)
     output = compare.add_argument_group("output").add_mutually_exclusive_group()
@@ -252,27 +254,30 @@ def _add_compare(commands: Any) -> Parser:
     computed = compare.add_argument_group("what to compute")
     computed.add_argument(
         "--metric", choices=[metric.name for metric in METRICS], default="skce",
-        help="what to compare the models by (default: %(default)s);"
-        f" of regression files {', '.join(metric.name for metric in METRICS if Forecasts in metric.kinds)}",
+        help="what to compare (default: %(default)s);"
+        f" for regression {', '.join(metric.name for metric in METRICS if Forecasts in metric.kinds)}",
     )  # fmt: skip
     computed.add_argument(
-        "--confidence-level", metavar="FLOAT", type=LEVEL, default=0.95, help="of the intervals (default: %(default)s)"
-    )
+        "--confidence-level", metavar="FLOAT", type=LEVEL, default=0.95,
+        help="level of the intervals (default: %(default)s)",
+    )  # fmt: skip
     _add_lens(computed)
-    _add_bandwidth(computed, "the median over the models of the median distance; skce only")
-    # None: not given, which matters where the metric has no such option.
+    _add_bandwidth(computed, "the median over the models of the median distances; skce only")
+    # None means not given: some metrics do not have the option.
     _add_bins(computed, "bins of the ECE")
     _add_fair(computed)
     computed.add_argument(
         "--resamples", dest="n_resamples", metavar="INT", type=integer(1),
-        help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES}, more for many pairs)",
+        help=f"bootstrap replicates for the ECE (default: {N_RESAMPLES}, more for many pairs)",
     )  # fmt: skip
-    _add_seed(computed, "seed of the bootstrap, or of what SKCE and CKCE draw", SEED)
+    _add_seed(computed, "seed of random draws", SEED)
     _add_threads(computed)
     _add_streaming(compare)
     _add_workers(compare)
-    compare.add_argument("--columns", dest="n_columns", metavar="INT", type=int, help="columns of features in pieces")
-    _add_part(compare, "with --checkpoint: number these rows apart from those of other parts, to merge the states")
+    compare.add_argument(
+        "--columns", dest="n_columns", metavar="INT", type=int, help="with --stream: number of random features"
+    )
+    _add_part(compare, "with --checkpoint: number of this part; states to be merged need different parts")
     return compare
 
 
@@ -280,10 +285,10 @@ def _add_report(commands: Any) -> Parser:
     report: Parser = commands.add_parser(
         "report",
         usage="kcalib report -o OUT [options] FILE ...",
-        help="write a page about models",
-        description="Write a page of HTML that needs nothing else: verdicts in words, numbers, reliability diagrams,\n"
-        "also of the worst classes, the tests with their laws, a comparison if all files hold the same labels or\n"
-        "targets, what recalibration would gain, and how to repeat all of it.",
+        help="write an HTML report about models",
+        description="Write a self-contained HTML page: verdicts in words, numbers, reliability diagrams (also of the\n"
+        "worst classes), tests with their null distributions, a comparison if all files hold the same\n"
+        "labels or targets, the gain by recalibration, and how to reproduce the report.",
         details=FORMATS,
     )
     _add_files(report)
@@ -294,16 +299,16 @@ def _add_report(commands: Any) -> Parser:
     _add_axes(pictures)
     pictures.add_argument(
         "--plot-classes", metavar="INT", type=integer(0, 100),
-        help="classes of each model that have a diagram, the worst ones (default: 8; fewer of many models)",
+        help="draw a diagram for this many of the worst classes (default: 8; fewer if there are many models)",
     )  # fmt: skip
     pictures.add_argument(
         "--no-repair", dest="repair", action="store_false",
-        help="leave out what recalibration would gain, which is also left out where it would take longer than a minute",
+        help="skip the section on recalibration; it is skipped anyway if it would take longer than a minute",
     )  # fmt: skip
     pictures.add_argument(
         "--save-map", metavar="MAP", type=Path,
-        help="write the recalibrator that was chosen, fitted to all samples that were tried, to this .json file, for "
-        "`kcalib apply`; of one FILE",
+        help="write the chosen recalibrator, fitted to all samples that were tried, to this .json file for "
+        "`kcalib apply`; one FILE only",
     )  # fmt: skip
     _add_computed(report)
     report.set_defaults(parallel=None, time_blocks=None, metrics=())
@@ -314,13 +319,13 @@ def _add_apply(commands: Any) -> Parser:
     apply: Parser = commands.add_parser(
         "apply",
         usage="kcalib apply [options] MAP FILE -o OUT",
-        help="repair predictions by a fitted recalibrator",
-        description="Repair the predictions of a file by a map that `kcalib report --save-map` or\n"
-        "kcalib.recalibration.save has written, and write them to an .npz file, with the labels if the file has some.\n"
-        "Columns that are named after the classes of the map may come in any order.",
+        help="recalibrate predictions by a saved map",
+        description="Recalibrate the predictions in a file and write them, with the labels if there are any, to an\n"
+        ".npz file. The map was written by `kcalib report --save-map` or kcalib.recalibration.save. Columns\n"
+        "that are named after classes may come in any order.",
         details=FORMATS,
     )
-    apply.add_argument("map", metavar="MAP", help="file of a fitted recalibrator, such as map.json")
+    apply.add_argument("map", metavar="MAP", help="fitted recalibrator, such as map.json")
     apply.add_argument("file", metavar="FILE", help="predictions, with or without labels: " + FILES)
     _add_written(apply, ".npz file; replaced if it exists")
     _add_reading(apply)
@@ -332,43 +337,43 @@ def _add_update(commands: Any) -> Parser:
     update: Parser = commands.add_parser(
         "update",
         usage="kcalib update [options] STATE FILE",
-        help="add the predictions of a file to a state",
-        description="Add the predictions of a file to a state: a small file of sums, which takes part after part, and\n"
-        "is merged with others. It is made if it is not there, and is its own checkpoint: a run that is interrupted\n"
-        "goes on from there by the same command with --resume.",
+        help="add predictions to a state",
+        description="Add the predictions in a file to a state: a small file of sums, which can be updated again and\n"
+        "merged with other states. A missing state is created. It is also the checkpoint of the update:\n"
+        "after an interruption, run the same command with --resume.",
         details=FORMATS,
     )
-    update.add_argument("state", metavar="STATE", help="file of the state, such as all.kcalib")
-    update.add_argument("file", metavar="FILE", help="predictions and labels; a file, a folder, or a pattern of files")
+    update.add_argument("state", metavar="STATE", help="state file, such as all.kcalib")
+    update.add_argument("file", metavar="FILE", help="predictions and labels: a file, a folder, or a pattern of files")
     reading = _add_reading(update)
     _add_clusters(reading)
     _add_running(reading)
     _add_wait(reading)
-    numbers = update.add_argument_group("numbers of the rows, of which none may come twice")
-    _add_part(numbers, "number the rows of this file apart from those of other parts, to merge the states")
+    numbers = update.add_argument_group("numbers of rows (a row can be added only once)")
+    _add_part(numbers, "number of this part; states to be merged need different parts")
     numbers.add_argument(
         "--first-row", metavar="INT", type=integer(0, 2**40 - 1),
-        help="number of the file's first row (default: after those of the state; with --part or --rows 0)",
+        help="number of the file's first row (default: the next of the state; 0 with --part or --rows)",
     )  # fmt: skip
-    options = update.add_argument_group("options of a new state; states that are merged have the same")
+    options = update.add_argument_group("options of a new state (states to be merged need the same)")
     _add_lens(options, None)
     kernel = options.add_mutually_exclusive_group()
     _add_bandwidth(kernel, "the median distance of the first 2000 rows")
     kernel.add_argument(
         "--bandwidth-of", metavar="FILE",
-        help="the bandwidth of another state, or the median distance of the first 2000 rows of other predictions: "
-        "states that are to be merged need one bandwidth (of regression two, that on targets, too)",
+        help="take the bandwidth of another state, or the median distance of the first 2000 rows of another file of "
+        "predictions; states to be merged need equal bandwidths (for regression, on targets too)",
     )  # fmt: skip
     options.add_argument(
-        "--columns", dest="n_columns", metavar="INT", type=int, help="columns of features (default: 256)"
+        "--columns", dest="n_columns", metavar="INT", type=int, help="number of random features (default: 256)"
     )
     options.add_argument(
         "--resamples", dest="n_resamples", metavar="INT", type=int,
-        help="draws of all labels for the law of the test (default: 199; 0 for very many classes and for regression)",
+        help="draws of the labels for the null distribution (default: 199; 0 for very many classes and for regression)",
     )  # fmt: skip
     options.add_argument("--bins", dest="n_bins", metavar="INT", type=int, help=f"bins of the ECE (default: {N_BINS})")
     _add_fair(options)
-    options.add_argument("--seed", metavar="INT", type=int, help="of features and draws (default: 0)")
+    options.add_argument("--seed", metavar="INT", type=int, help="seed of random features and draws (default: 0)")
     _add_threads(options)
     return update
 
@@ -377,12 +382,12 @@ def _add_merge(commands: Any) -> Parser:
     merge: Parser = commands.add_parser(
         "merge",
         usage="kcalib merge -o OUT STATE ...",
-        help="make one state of several",
-        description="Add up states of different rows with the same options. The results are the same, bit for bit,\n"
-        "in any order, and with one bandwidth those of one run over all rows.",
+        help="merge states",
+        description="Merge states of different rows with equal options. The order does not change the results. With\n"
+        "equal bandwidths they are the results of one run over all rows, bit for bit.",
     )
     _add_states(merge)
-    _add_written(merge, "file for all; replaced if it exists")
+    _add_written(merge, "merged state; replaced if it exists")
     _add_wait(merge)
     return merge
 
@@ -392,7 +397,7 @@ def _add_show(commands: Any) -> Parser:
         "show",
         usage="kcalib show [options] STATE ...",
         help="evaluate states",
-        description="Print what `kcalib evaluate` prints, from states.",
+        description="Print the table of `kcalib evaluate` for the samples that were added to each state.",
     )
     _add_states(show)
     _add_output(show)
@@ -404,15 +409,16 @@ def _add_history(commands: Any) -> Parser:
     history: Parser = commands.add_parser(
         "history",
         usage="kcalib history [options] JSON ...",
-        help="show a model over its releases",
-        description="Print the numbers and verdicts of models over their releases, from files that hold what\n"
-        "`kcalib evaluate --json` (or `show --json`) printed for each, when verdicts changed, and what makes releases\n"
-        "incomparable. Releases are called as their files.",
+        help="show the calibration of a model over its releases",
+        description="Print the numbers and verdicts of models over their releases, when verdicts changed, and what\n"
+        "makes releases incomparable. Each file holds the output of `kcalib evaluate --json` or `kcalib\n"
+        "show --json` for one release; releases are named after their files.",
     )
-    history.add_argument("files", nargs="+", metavar="JSON", help="one for each release")
+    history.add_argument("files", nargs="+", metavar="JSON", help="one file for each release")
     history.add_argument(
-        "--order", choices=("time", "given"), default="time", help="of evaluation (default), or as files are given"
-    )
+        "--order", choices=("time", "given"), default="time",
+        help="by time of evaluation (default), or as the files are given",
+    )  # fmt: skip
     output = history.add_argument_group("output")
     _add_machine(output)
     _add_plot(output, "draw the SKCEs with their intervals, and the ECE or the CRPS, to")
@@ -425,7 +431,7 @@ def _add_demo(commands: Any) -> Parser:
         "demo",
         usage="kcalib demo [options]",
         help="evaluate the predictions of six classifiers that come with kcalib",
-        description="Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.",
+        description="Run `kcalib evaluate` on the predictions of six classifiers of handwritten digits.",
     )
     _add_common(demo)
     demo.set_defaults(
@@ -448,7 +454,7 @@ def _add_files(parser: Parser, more: str = "") -> None:
 
 
 def _add_states(parser: Parser) -> None:
-    parser.add_argument("files", nargs="+", metavar="STATE", help="files of states")
+    parser.add_argument("files", nargs="+", metavar="STATE", help="state files")
 
 
 def _add_written(parser: Parser, text: str) -> None:
@@ -458,63 +464,77 @@ def _add_written(parser: Parser, text: str) -> None:
 def _add_wait(group: Any) -> None:
     group.add_argument(
         "--wait", metavar="SECONDS", type=SECONDS, default=60.0,
-        help=f"how long to wait for another process that changes the state, before exiting with {SAVED} (default: 60)",
+        help=f"how long to wait for another process that writes the state, before exiting with {SAVED} (default: 60)",
     )  # fmt: skip
 
 
 def _add_reading(parser: Parser) -> Any:
-    """Add the group of options that say what to read, and return it."""
+    """Add and return the group of options that say what to read."""
     names = parser.add_argument_group("what to read")
     predictions = names.add_mutually_exclusive_group()
     predictions.add_argument(
-        "--probs", metavar="NAME", help="array, column or prefix of columns (such as prob_) with the probabilities"
+        "--probs", metavar="NAME", help="array, column, or prefix of columns (such as prob_) with class probabilities"
     )
-    predictions.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
+    predictions.add_argument("--logits", metavar="NAME", help="the same for logits, to which softmax is applied")
     predictions.add_argument(
         "--confidence", metavar="NAME",
-        help="confidences in predictions, of which --labels says whether each was right: an array or column of 0 or 1, "
-        "true or false",
+        help="array or column with confidences; --labels says whether each prediction was right (0 or 1, true or "
+        "false)",
     )  # fmt: skip
     predictions.add_argument(
-        "--mean", metavar="NAME", help="regression: array, column or prefix of columns with the means"
+        "--mean", metavar="NAME", help="regression: array, column, or prefix of columns with predicted means"
     )
-    names.add_argument("--std", metavar="NAME", help="the same for their standard deviations")
-    predictions.add_argument("--samples", metavar="NAME", help="regression: the same for samples of each prediction")
+    names.add_argument("--std", metavar="NAME", help="with --mean: the same for standard deviations")
+    predictions.add_argument(
+        "--samples",
+        metavar="NAME",
+        help="regression: the same for samples of each predicted distribution (ensemble members)",
+    )
     predictions.add_argument("--rate", metavar="NAME", help="regression: the same for rates of Poisson distributions")
-    names.add_argument("--dispersion", metavar="NAME", help="with --mean: the same for negative binomial distributions")
+    names.add_argument(
+        "--dispersion", metavar="NAME", help="with --mean: the same for dispersions of negative binomial distributions"
+    )
     names.add_argument("--cov", metavar="NAME", help="with --mean: array (n, d, d) of covariance matrices")
-    names.add_argument("--scale-tril", metavar="NAME", help="with --mean: array (n, d, d) of their Cholesky factors")
+    names.add_argument(
+        "--scale-tril", metavar="NAME", help="with --mean: array (n, d, d) of Cholesky factors of covariance matrices"
+    )
     predictions.add_argument("--loc", metavar="NAME", help="regression: the same for medians of Laplace distributions")
     names.add_argument("--scale", metavar="NAME", help="with --loc or --shape: the same for scales")
-    names.add_argument("--df", metavar="NAME", help="with --loc: the same for Student's t, degrees of freedom")
-    predictions.add_argument(
-        "--mean-log", metavar="NAME", help="regression: the same for log-normal ones, means of the logarithm"
+    names.add_argument(
+        "--df",
+        metavar="NAME",
+        help="with --loc and --scale: the same for degrees of freedom of Student's t distributions",
     )
-    names.add_argument("--std-log", metavar="NAME", help="the same for standard deviations of the logarithm")
+    predictions.add_argument(
+        "--mean-log", metavar="NAME", help="regression: the same for means of the logarithm of log-normal distributions"
+    )
+    names.add_argument(
+        "--std-log", metavar="NAME", help="with --mean-log: the same for standard deviations of the logarithm"
+    )
     predictions.add_argument("--shape", metavar="NAME", help="regression: the same for shapes of gamma distributions")
     names.add_argument(
         "--missing", choices=("refuse", "drop"), default=None,
-        help="samples that are NaN, such as members of an ensemble: drop leaves them out (default: refuse)",
+        help="what to do with ensemble members that are NaN: drop leaves them out (default: refuse)",
     )  # fmt: skip
-    names.add_argument(
-        "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
-    )
+    names.add_argument("--labels", metavar="NAME", help="array or column with labels or targets, or a file NAME.npy")
     names.add_argument(
         "--classes", metavar="A,B,...", type=_classes,
-        help="label of each column, where the file does not say it; a single column is of the second",
+        help="class of each column of probabilities, if the file does not name it; a single column is the second class",
     )  # fmt: skip
     names.add_argument(
         "--positive", metavar="CLASS",
-        help="the class that a single column is the probability of (default: the one that it is named after, or the "
-        "second of the sorted labels)",
+        help="class of a single column of probabilities (default: the class in its name, else the second of the sorted "
+        "labels)",
     )  # fmt: skip
     names.add_argument(
         "--per-character", action="store_true",
-        help="logs of lm_eval: divide log-likelihoods by the characters of the choices, as acc_norm does",
+        help="logs of lm_eval: divide log-likelihoods by the number of characters of each choice, as acc_norm does",
     )  # fmt: skip
-    names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
+    names.add_argument("--from-logits", action="store_true", help="the predictions are logits, whatever their name")
     names.add_argument(
-        "--normalize", action="store_true", help="divide each row of probabilities by its sum, such as rounded ones"
+        "--normalize",
+        action="store_true",
+        help="divide each row of probabilities by its sum (for rounded probabilities)",
     )
     return names
 
@@ -522,73 +542,74 @@ def _add_reading(parser: Parser) -> Any:
 def _add_targets(reading: Any) -> None:
     reading.add_argument(
         "--targets", metavar="FILE", type=Path,
-        help="tables of forecasts, as of hubs: the table of their targets, such as oracle output or a time series",
+        help="forecast tables: the table of the targets, such as oracle output or a time series of a hub",
     )  # fmt: skip
-    reading.add_argument("--sort-quantiles", action="store_true", help="tables of forecasts: sort quantiles that cross")
+    reading.add_argument("--sort-quantiles", action="store_true", help="forecast tables: sort crossing quantiles")
 
 
 def _add_samples(parser: Parser) -> Any:
-    """Add the group of options that say what is known of the samples, and return it."""
-    samples = parser.add_argument_group("what is known of the samples, in arrays or columns of the file")
-    samples.add_argument("--weights", metavar="NAME", help="weights, which may not depend on the labels")
+    """Add and return the group of options that describe samples."""
+    samples = parser.add_argument_group("what is known about the samples (arrays or columns of the file)")
+    samples.add_argument("--weights", metavar="NAME", help="weights, which must not depend on the labels")
     dependence = samples.add_mutually_exclusive_group()
     _add_clusters(dependence)
     dependence.add_argument(
         "--time-blocks", metavar="INT", type=integer(1),
-        help="rows are in the order of time, and those so many steps apart independent",
+        help="rows are in the order of time, and independent if they are at least this many steps apart",
     )  # fmt: skip
     return samples
 
 
 def _add_clusters(group: Any) -> None:
     group.add_argument(
-        "--clusters", metavar="NAME", help="samples of one cluster depend on each other, such as rows of one patient"
+        "--clusters",
+        metavar="NAME",
+        help="samples with the same value depend on each other, such as rows of one patient",
     )
 
 
 def _add_running(group: Any) -> None:
-    """Add the options of a run over a source."""
+    """Add the options of a run that can be interrupted."""
     group.add_argument(
         "--rows", metavar="A:B", type=_rows,
-        help="a share: rows from A up to but not including B; either may be left out",
+        help="read rows A to B - 1 only; A or B may be left out",
     )  # fmt: skip
     group.add_argument(
         "--resume", action="store_true",
-        help="go on where a run of this command was interrupted, or begin if there is none: rows that are there are "
-        "skipped",
+        help="continue an interrupted run of this command, or start one: rows that were added already are skipped",
     )  # fmt: skip
     group.add_argument(
         "--checkpoint-every", metavar="SECONDS", type=SECONDS, default=0.0,
-        help="save no more often (default: whenever saving costs at most 5 %% of the time)",
+        help="shortest time between saves (default: saving may take 5 %% of the time)",
     )  # fmt: skip
 
 
 def _add_streaming(parser: Parser) -> None:
-    group = parser.add_argument_group("samples in pieces")
+    group = parser.add_argument_group("reading in chunks")
     group.add_argument(
         "--stream", action=argparse.BooleanOptionalAction,
-        help=f"read the file in pieces, in little memory (default: from {STREAMED_FROM >> 30} GiB on)",
+        help=f"read the file in chunks, in little memory (default: from {STREAMED_FROM >> 30} GiB on)",
     )  # fmt: skip
     group.add_argument(
         "--checkpoint", metavar="FILE", type=Path,
-        help=f"save the state there now and then, and when SIGTERM or SIGINT come, which then exit with {SAVED}",
+        help=f"save the state there from time to time, and on SIGTERM or SIGINT before exiting with {SAVED}",
     )  # fmt: skip
     _add_running(group)
 
 
 def _add_workers(parser: Parser) -> None:
-    pairs = parser.add_argument_group("all pairs of samples, on several processes or machines")
+    pairs = parser.add_argument_group("several processes or machines")
     pairs.add_argument(
         "--parallel", metavar="WORKERS", type=parse_workers,
-        help="who computes: processes:N, dask://HOST:PORT, dask (a cluster of this machine), or mpi; --checkpoint FILE "
-        "then keeps finished tiles, from which --resume goes on",
+        help="compute on processes:N, dask://HOST:PORT, dask (a cluster on this machine), or mpi; --checkpoint FILE "
+        "then keeps finished tiles, and --resume continues from them",
     )  # fmt: skip
 
 
 def _add_output(parser: Parser) -> Any:
     output = parser.add_argument_group("output")
     _add_machine(output)
-    _add_plot(output, "write reliability diagrams, or quantile calibration curves of regression models, to")
+    _add_plot(output, "write reliability diagrams (of regression models: quantile calibration curves) to")
     _add_axes(output, "with --plot: ")
     _add_failing(output, "a verdict")
     return output
@@ -608,7 +629,7 @@ def _add_plot(output: Any, purpose: str) -> None:
 def _add_axes(output: Any, when: str = "") -> None:
     output.add_argument(
         "--axes", choices=SCALES,
-        help=f"{when}logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)",
+        help=f"{when}logit shows confidences near 0 and 1 in detail, in bins of equal mass (default: linear)",
     )  # fmt: skip
 
 
@@ -620,32 +641,33 @@ def _add_failing(output: Any, noun: str) -> None:
 
 def _add_verdict(computed: Any) -> None:
     computed.add_argument(
-        "--level", metavar="FLOAT", type=LEVEL, default=0.05, help="level of the verdict (default: %(default)s)"
-    )
+        "--level", metavar="FLOAT", type=LEVEL, default=0.05,
+        help="significance level of the verdict (default: %(default)s)",
+    )  # fmt: skip
     computed.add_argument(
         "--tolerance", metavar="FLOAT", type=TOLERANCE,
-        help="root mean square error of probabilities that does not matter: the verdict is whether a model is off by "
-        "more (default: whether it is calibrated)",
+        help="root mean square error of probabilities that does not matter: 'miscalibrated' then means a larger error "
+        "(default: any error)",
     )  # fmt: skip
 
 
 def _add_common(parser: Parser) -> None:
     _add_output(parser).add_argument(
         "--plot-classes", metavar="INT", type=integer(1, 100), default=0,
-        help="with --plot: diagrams of so many classes, those with the largest errors, too",
+        help="with --plot: also draw a diagram for this many classes, those with the largest errors",
     )  # fmt: skip
     _add_computed(parser).add_argument(
         "--metrics", metavar="NAME,...", type=_metrics, default=(),
-        help=f"further numbers of class probabilities: {', '.join([*GROUPS, *EVALUATE_METRICS])}",
+        help=f"further numbers for class probabilities: {', '.join([*GROUPS, *EVALUATE_METRICS])}",
     )  # fmt: skip
 
 
 def _add_computed(parser: Parser) -> Any:
-    """Add the options of an evaluation, and return the group of those that say what to compute."""
+    """Add the options of an evaluation, and return the group 'what to compute'."""
     computed = parser.add_argument_group("what to compute")
     _add_lens(computed)
     _add_verdict(computed)
-    _add_seed(computed, "seed of what the test draws or permutes", 0)
+    _add_seed(computed, "seed of the draws or permutations of the test", 0)
     computed.add_argument(
         "--method",
         choices=[m.name for m in METHODS],
@@ -670,14 +692,14 @@ def _add_lens(group: Any, default: Lens | None = Canonical()) -> None:  # noqa: 
 
 def _add_bandwidth(group: Any, default: str) -> None:
     group.add_argument(
-        "--bandwidth", metavar="FLOAT", type=BANDWIDTH, help=f"of the exponential kernel (default: {default})"
+        "--bandwidth", metavar="FLOAT", type=BANDWIDTH, help=f"bandwidth of the exponential kernel (default: {default})"
     )
 
 
 def _add_fair(group: Any) -> None:
     group.add_argument(
         "--fair", action="store_true", default=None,
-        help="of samples (members of ensembles): the CRPS of the law that they are draws from, whatever their number",
+        help="ensemble members: estimate the CRPS of the distribution that they are drawn from",
     )  # fmt: skip
 
 
@@ -704,7 +726,7 @@ def _add_threads(group: Any) -> None:
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
-    """Return the type of integers between two bounds."""
+    """Return an argparse type for integers between two bounds."""
     bounds = f"at least {low}" if high is None else f"between {low} and {high}"
 
     def parse(text: str) -> int:
@@ -720,7 +742,7 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
 
 
 def number(expected: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return the type of numbers of which a condition holds."""
+    """Return an argparse type for numbers that are valid."""
 
     def parse(text: str) -> float:
         try:
@@ -741,7 +763,7 @@ BANDWIDTH = number("a positive number", lambda value: 0 < value < math.inf)
 
 
 def _classes(text: str) -> tuple[Any, ...]:
-    """Return labels between commas: numbers if all are."""
+    """Return labels separated by commas; numbers if all of them are numbers."""
     names = [name.strip() for name in text.split(",")]
     for kind in (int, float, str):
         with suppress(ValueError):
@@ -795,10 +817,10 @@ def _picture(text: str) -> Path:
 
 
 def make_kernel(arguments: argparse.Namespace) -> Kernel | None:
-    """Return the kernel with the bandwidth that is given, if one is."""
+    """Return the kernel with the given bandwidth, or None."""
     return None if arguments.bandwidth is None else Exponential(bandwidth=arguments.bandwidth)
 
 
 def get_state_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `CalibrationState` that the user has named."""
+    """Return the options of `CalibrationState` that the user has given."""
     return {name: value for name in STATE_OPTIONS if (value := getattr(arguments, name)) is not None}

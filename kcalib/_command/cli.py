@@ -1,8 +1,8 @@
-"""The command `kcalib`: files in (`files`), one table, JSON or CSV out (`tables`, `machine`), and a picture (`kinds`).
+"""The command `kcalib`.
 
-`main` reads the arguments (`arguments`) and calls `evaluate`, `compare`, `report`, `apply`, `history` or `states`.
-Whatever a user can do wrong ends in one line on standard error, never in a traceback. The exit codes are those of
-`arguments.EPILOG`.
+`main` parses the arguments (`arguments`) and calls the module of the subcommand. That reads files (`files`, `jobs`) and
+prints a table (`tables`), JSON or CSV (`machine`). A user's mistake ends in one line on standard error, never in a
+traceback. `arguments.EXIT_CODES` lists the exit codes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, report
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    show_progress("kcalib is being loaded")  # which takes nearly a second
+    show_progress("kcalib is being loaded")  # imports take nearly a second
     from kcalib._backend.files import FileBusyError, printable
     from kcalib._command.apply import run_apply
     from kcalib._command.arguments import parser
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = stop.code if isinstance(stop.code, int) else USAGE
     except RunStopped as stop:
         outcome = f"stopped by {stop.signal.name}: the rows before {stop.row} are in {printable(str(stop.checkpoint))}"
-        report(f"{outcome}; the same command with --resume goes on from there")
+        report(f"{outcome}; continue by the same command with --resume")
         code = SAVED
     except FileBusyError as error:
         report(f"{error.filename} {error.strerror}")

@@ -1,4 +1,4 @@
-"""`kcalib compare`: files against each other."""
+"""`kcalib compare`: models on the same samples."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _compare_at_once(
     options: SharedOptions,
     failures: list[Failure],
 ) -> int:
-    """Compare files that are read whole, and return the exit code."""
+    """Compare files that are read as a whole, and return the exit code."""
     if arguments.targets is not None:
         return _compare_tables(jobs, arguments, metric, options, failures)
     file_data: dict[str, Data] = {}  # before the lens is applied
@@ -119,7 +119,7 @@ def _compare_at_once(
 def _compare_tables(
     jobs: Sequence[Job], arguments: argparse.Namespace, metric: Metric, options: SharedOptions, failures: list[Failure]
 ) -> int:
-    """Compare the models in tables of forecasts over the tasks that all have, and return the exit code."""
+    """Compare models in forecast tables on the tasks that they share, and return the exit code."""
     tables: list[ModelForecasts] = []
     models: dict[str, Data] = {}
     comparison = None
@@ -130,7 +130,7 @@ def _compare_tables(
     with collect_failures(failures, "compare"), translate_errors(), open_parallel(arguments.parallel) as run:
         for table in share_tasks(tables) if not failures else ():
             if table.model in models:
-                raise FileError(f"the model {table.model} is there twice; give each its own name in model_id")
+                raise FileError(f"the model {table.model} appears twice; give each model its own model_id")
             data = prepare(table.y_true, table.y_pred, threads=arguments.threads)
             check_options(data, arguments)
             models[printable(table.model)] = arguments.lens.induced(data)
@@ -140,7 +140,7 @@ def _compare_tables(
             clusters = clusters_of(column, arguments.time_blocks, data.n)
             options = replace(options, backend=run, clusters=clusters, time_blocks=arguments.time_blocks)
         if len(models) == 1:
-            raise FileError(f"there are forecasts of one model, {table.model}; expected two or more")
+            raise FileError(f"holds forecasts of one model, {table.model}; expected at least two")
         comparison = comparison_of(models, metric, arguments.confidence_level, options) if models else None
     return _write(comparison, jobs, failures, arguments)
 
@@ -160,13 +160,13 @@ def _write(
 def _compare_in_pieces(
     jobs: Sequence[Job], arguments: argparse.Namespace, failures: list[Failure]
 ) -> Comparison | None:
-    """Compare files that are read side by side."""
+    """Compare files that are read in chunks."""
     sources: dict[str, Source] = {}
     for job in jobs:
         with collect_failures(failures, job.file):
             sources[job.model] = open_file(job.file, vars(arguments))
             if sources[job.model].prediction is not None:
-                raise FileError(f"holds {Forecasts.noun}, which are compared at once; leave out --stream")
+                raise FileError(f"holds {Forecasts.noun}, which are not compared in chunks; leave out --stream")
     if failures:
         return None
     with collect_failures(failures, "compare"), translate_errors():
@@ -181,7 +181,7 @@ def _compare_in_pieces(
 
 
 def _compare_state(job: Job, arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
-    """Compare the models of a state, as --checkpoint leaves one, or `kcalib merge` makes one of several."""
+    """Compare the models of a state that was written by --checkpoint or `kcalib merge`."""
     options = [name for name in SAMPLE_OPTIONS if getattr(arguments, name) not in (None, False, Canonical(), SEED, 0.0)]
     if options:
         arguments.usage_error(f"{flag(options[0])} is for predictions, and {job.file} is a state, which has its own")
@@ -198,19 +198,19 @@ def _compare_state(job: Job, arguments: argparse.Namespace, failures: list[Failu
 
 
 def _check_pieces(arguments: argparse.Namespace, jobs: Sequence[Job], unable: str | None) -> None:
-    """Refuse options of samples in pieces that do not go together."""
+    """Refuse options of reading in chunks that do not go together."""
     if arguments.part is not None and arguments.checkpoint is None:
-        arguments.usage_error("--part needs --checkpoint FILE, which can be merged with those of other parts")
+        arguments.usage_error("--part needs --checkpoint FILE, which is merged with the files of other parts")
     check_streaming(arguments, unable)
     if arguments.stream and sum(job.path == STDIN for job in jobs):
-        arguments.usage_error("standard input is one file of one model; write it to a file, or leave out --stream")
+        arguments.usage_error("standard input holds one model; write it to a file, or leave out --stream")
 
 
 def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
-    """Return what needs all samples at once, if anything does."""
+    """Return the option that needs all samples at once, or None."""
     if arguments.metric not in IN_PIECES:
         return f"--metric {arguments.metric}"
-    # Models that are right about different samples have labels of their own, which states of several do not take.
+    # With --confidence each model has its own labels (was it right?), and states need common ones.
     for name in ("n_resamples", "clusters", "time_blocks", "weights", "confidence", "targets"):
         if getattr(arguments, name) is not None:
             return flag(name)
@@ -218,14 +218,14 @@ def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
 
 
 def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool) -> tuple[Metric, SharedOptions]:
-    """Return the options of the comparison, or refuse those that the metric does not have."""
+    """Return the metric and the shared options; exit if the metric does not have an option."""
     if len(jobs) < 2 and arguments.targets is None:
         arguments.usage_error("expected at least two files to compare, or a state of several models")
     twice = [name for name, count in Counter(job.model for job in jobs).items() if count > 1]
     if twice:
         arguments.usage_error(f"{twice[0]} is given twice")
     if arguments.n_columns is not None and not in_pieces:
-        arguments.usage_error("--columns is for samples that are read in pieces; leave it out, or pass --stream")
+        arguments.usage_error("--columns is for reading in chunks; leave it out, or pass --stream")
     (metric,) = (cls for cls in METRICS if cls.name == arguments.metric)
     option_values = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "fair")}
     metric_options = {
@@ -235,7 +235,7 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
         owner = next(cls.name for cls in METRICS if name in vars(cls))
         fault = f"has no meaning for the metric {metric.name!r}, only for {owner!r}; leave it out"
         arguments.usage_error(f"{flag(name)} {fault}")
-    # Sums of all metrics are added up in pieces, by threads.
+    # States have their own threads.
     threads = None if in_pieces else arguments.threads
     options = SharedOptions(arguments.seed, threads, arguments.parallel)
     try:
@@ -247,9 +247,9 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
 
 
 def _check_same_samples(data: Data, name: str, first: Data) -> None:
-    """Refuse other labels or targets than those of the first model, which is called `name`."""
+    """Refuse labels or targets that differ from those of the first model, `name`."""
     if data.noun != first.noun:
-        raise FileError(f"holds {data.noun}, but {name} holds {first.noun}; models of one kind are compared")
+        raise FileError(f"holds {data.noun}, but {name} holds {first.noun}; compare models of one kind")
     reason = data.mismatch(first, name)
     if reason is not None:
         raise FileError(reason)

@@ -1,4 +1,4 @@
-"""`kcalib evaluate` and `kcalib demo`: each file by itself."""
+"""`kcalib evaluate` and `kcalib demo`: evaluate each file separately."""
 
 from __future__ import annotations
 
@@ -62,12 +62,14 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     jobs = list(make_jobs(arguments.files))
     check_no_states(jobs, arguments)
     if arguments.by and arguments.csv and arguments.targets is None:
-        arguments.usage_error("--by prints a table of groups for each file, and --csv one table; use --json")
+        arguments.usage_error("--by does not go with --csv, which prints a single table; use --json")
     for name in ("confidence", "lens", "tolerance", "by", "normalize") if arguments.multilabel else ():
         if getattr(arguments, name) not in (None, False, [], Canonical()):
-            arguments.usage_error(f"{flag(name)} is not for --multilabel, which evaluates each label by itself")
+            arguments.usage_error(f"{flag(name)} does not go with --multilabel; leave it out")
     if arguments.checkpoint is not None and len(arguments.files) > 1:
-        arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
+        arguments.usage_error(
+            f"--checkpoint is for one file, but {len(arguments.files)} are given; evaluate each alone"
+        )
     reading = check_reading(arguments)
     if arguments.parallel is None:
         check_streaming(arguments, option_that_needs_all(arguments))
@@ -92,7 +94,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
-    # The demo has no options of streams.
+    # The demo sets stream=False: it has no options of reading in chunks.
     unable = None if arguments.stream is not None else option_that_needs_all(arguments)
     streams = [arguments.parallel is None and reads_in_chunks([job], arguments, unable) for job in jobs]
     options = {} if all(streams) else make_options(arguments)
@@ -129,7 +131,7 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
 
 
 def evaluate_tokens(job: Job, arguments: argparse.Namespace, log: ModelForecasts) -> Model:
-    """Evaluate predictions of the tokens of texts, each of which is a cluster unless --clusters says otherwise."""
+    """Evaluate predictions of tokens; each text is a cluster unless --clusters is given."""
     if arguments.weights is not None or arguments.given or arguments.time_blocks is not None:
         raise FileError("holds predictions of tokens, which have no --weights, --given or --time-blocks; leave it out")
     names = ("level", "tolerance", "kernel", "method", "seed", "threads")
@@ -142,8 +144,8 @@ def evaluate_tokens(job: Job, arguments: argparse.Namespace, log: ModelForecasts
         for name, column in by.items():
             if len(set(zip(log.column("text").tolist(), column.tolist(), strict=True))) < log.n_samples:
                 raise FileError(
-                    f"--by {name} has several tokens of a text in a group, which depend on each other, and tests of "
-                    "groups take samples for independent; give --by position, or evaluate a file of each group"
+                    f"--by {name} has several tokens of a text in a group, but tests of groups need independent "
+                    "samples; give --by position, or evaluate a file for each group"
                 )
         groups = worst_groups(log.y_true, log.y_pred, by, seed=arguments.seed, **shared) if by else None
         picture = draw_data(prepare(log.y_true, log.y_pred, lens=TopLabel()), arguments) if drawn else None
@@ -153,13 +155,13 @@ def evaluate_tokens(job: Job, arguments: argparse.Namespace, log: ModelForecasts
 def evaluate_labels(
     job: Job, arguments: argparse.Namespace, options: dict[str, Any], reading: dict[str, Any]
 ) -> list[Model]:
-    """Evaluate each label of a file as a binary problem, and all of them together."""
+    """Evaluate each label of a file as a binary problem, and adjust the p-values over all labels."""
     models: list[Model] = []
     with translate_errors():
         samples = open_file(str(job.path), reading | {"multilabel": True})
         layout, block = samples.layout, samples.read_unchecked()
         if layout.family is not None:
-            raise FileError("holds predicted distributions, but --multilabel is for probabilities; leave it out")
+            raise FileError("holds predicted distributions, but --multilabel is for class probabilities; leave it out")
         checks = {"classes": layout.classes, "from_logits": layout.from_logits, "threads": arguments.threads}
         names, problems = split_labels(block[Y_TRUE], block[Y_PRED], **checks)
         for name, problem in zip(names, problems, strict=True):
@@ -173,7 +175,7 @@ def evaluate_labels(
 
 
 def reads_forecasts(job: Job, arguments: argparse.Namespace, reading: dict[str, Any]) -> bool:
-    """Say whether a file is a table of forecasts: by --targets, or by its header and no option of other files."""
+    """Return whether a file is a forecast table: by --targets, or by its header if no option says how to read it."""
     if arguments.targets is not None:
         return True
     if any(reading.values()) or job.path.suffix.lower() not in TABLES:
@@ -186,7 +188,7 @@ def evaluate_forecasts(
     job: Job, arguments: argparse.Namespace, others: Sequence[Model], options: dict[str, Any], reading: dict[str, Any],
     failures: list[Failure],
 ) -> list[Model]:  # fmt: skip
-    """Evaluate each model in a table of forecasts, and its groups by columns that --by names."""
+    """Evaluate each model in a forecast table, and its groups by the columns of --by."""
     check_tables(arguments, reading)
     models: list[Model] = []
     with translate_errors():
@@ -196,7 +198,7 @@ def evaluate_forecasts(
         name = part.model if len(arguments.files) == 1 or part.model == job.model else f"{job.model}: {part.model}"
         with collect_failures(failures, name):
             if part.y_true is None:
-                remedy = "sort each row by --sort-quantiles" if CROSSING in part.unused else "check --targets"
+                remedy = "sort them by --sort-quantiles" if CROSSING in part.unused else "check --targets"
                 raise FileError(f"no forecast can be evaluated: {part.describe_rows()}; {remedy}")
             with translate_errors():
                 data = prepare(part.y_true, part.y_pred, threads=arguments.threads)
@@ -215,7 +217,7 @@ def evaluate_forecasts(
 
 
 def write_results(models: Sequence[Model], failures: list[Failure], arguments: argparse.Namespace) -> int:
-    """Write pictures and numbers of models, and return the exit code."""
+    """Write the picture and the table, and return the exit code."""
     if arguments.plot is not None and models:
         with collect_failures(failures, str(arguments.plot)):
             panels = [panel for model in models for panel in make_panels(model)]
@@ -235,7 +237,7 @@ def write_results(models: Sequence[Model], failures: list[Failure], arguments: a
 
 
 def make_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what `evaluation_of` takes, or refuse an option that does not go with the others."""
+    """Return the options of `evaluation_of`; exit if one of them is wrong."""
     return {
         "level": arguments.level,
         "tolerance": arguments.tolerance,
@@ -253,7 +255,7 @@ def make_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def evaluate_data(
     job: Job, arguments: argparse.Namespace, data: Data, options: dict[str, Any], *, drawn: bool
 ) -> Model:
-    """Evaluate checked data that are seen through the lens, with a picture if `drawn`."""
+    """Evaluate checked data after the lens was applied, with a picture if `drawn`."""
     with open_parallel(arguments.parallel) as run:
         evaluation = evaluation_of(data, **options, backend=run)
     picture, classes = draw_data(data, arguments) if drawn else None, getattr(data, "classes", None)
@@ -262,7 +264,7 @@ def evaluate_data(
 
 
 def read_samples(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> dict[str, Any]:
-    """Return what `evaluation_of` takes of the samples, from the columns that options name."""
+    """Return the clusters and further variables for `evaluation_of`, from the columns that options name."""
     of_samples: dict[str, Any] = {"clusters": find_clusters(job, arguments, data.n, reading)}
     if arguments.given:
         variables = {name: read_column(job, "--given", name, reading) for name in arguments.given}
@@ -271,7 +273,7 @@ def read_samples(job: Job, arguments: argparse.Namespace, data: Data, reading: d
 
 
 def find_groups(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> WorstGroups | None:
-    """Test calibration in the groups of --by, if there are any."""
+    """Test calibration in the groups of --by, or return None without --by."""
     if not arguments.by:
         return None
     if not isinstance(data, Classification):
@@ -282,7 +284,7 @@ def find_groups(job: Job, arguments: argparse.Namespace, data: Data, reading: di
 
 
 def make_panels(model: Model) -> list[figures.Panel]:
-    """Return the diagram of a model, and those of its classes."""
+    """Return the panels of a model: its diagram, then the diagrams of its classes."""
     assert model.picture is not None
     e, style = model.evaluation, model.picture.style
     pvalue = format_pvalue(e.test.pvalue)

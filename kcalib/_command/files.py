@@ -1,4 +1,4 @@
-"""Files that the command reads: names of options in messages, standard input, and `open_file`."""
+"""Open the files of the command, or standard input, with messages that name options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STDIN = Path("-")
 
 @dataclass(frozen=True)
 class FileColumns(Columns):
-    """The names of a file that the command was given."""
+    """Columns of a file, with messages that name options of the command."""
 
     def spelled(self, option: str) -> str:
         return f"--{option}".replace("_", "-")
@@ -41,7 +41,7 @@ class FileColumns(Columns):
 
 
 def open_file(file: str, options_by_name: Mapping[str, Any], clusters: str | None = None) -> ReaderSource:
-    """Open a file, a folder, files that a pattern names, or standard input; `options_by_name` are its options."""
+    """Open a file, a folder, a pattern of files, or standard input."""
     options = ReadOptions(
         options_by_name.get("probs") or options_by_name.get("confidence"),
         options_by_name.get("logits"),
@@ -62,8 +62,8 @@ def open_file(file: str, options_by_name: Mapping[str, Any], clusters: str | Non
     if file != str(STDIN):
         return open_source(file, options)
     if clusters is not None:
-        raise FileError("--clusters reads the file again, and standard input is read once; write it to a file")
-    copy = tempfile.TemporaryFile()  # noqa: SIM115  # standard input can be read once, its copy again
+        raise FileError("--clusters cannot be read from standard input; write it to a file")
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  # standard input can be read only once
     shutil.copyfileobj(sys.stdin.buffer, copy)
     copy.flush()
 

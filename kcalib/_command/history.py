@@ -1,7 +1,4 @@
-"""`kcalib history`: the calibration of models over their releases, from what `kcalib evaluate --json` printed for each.
-
-Files are read and checked here, and become `report.figures.Release`s: rows of a table, of JSON or CSV, and a picture.
-"""
+"""`kcalib history`: the calibration of models over their releases, from output of `kcalib evaluate --json`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from kcalib.report.diagrams import require_matplotlib
 from kcalib.report.figures import Release, draw_history
 from kcalib.report.summary import format_pvalue
 
-# Numbers of a model apart from its SKCE, by their names in JSON: the header, and how a table shows them.
+# Numbers by their names in JSON: header and format in the table.
 NUMBERS = {
     "n_samples": ("n", "d"),
     "accuracy": ("accuracy", ".4f"),
@@ -38,7 +35,8 @@ NUMBERS = {
     "top_label_ece": ("ECE", ".4f"),
     "interval_coverage": ("in 90 %", ".4f"),
 }
-MOST_MODELS = 20  # of a picture
+MOST_MODELS = 20  # in a picture
+REMEDY = "give the output of `kcalib evaluate --json`"
 
 
 def run_history(arguments: argparse.Namespace) -> int:
@@ -56,7 +54,9 @@ def run_history(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         with collect_failures(failures, str(arguments.plot)):
             if len(models) > MOST_MODELS:
-                raise ValueError(f"a picture holds at most {MOST_MODELS} models, and these files have {len(models)}")
+                raise ValueError(
+                    f"--plot draws at most {MOST_MODELS} models, but there are {len(models)}; name fewer files"
+                )
             scores = {model: _score(model, releases) for model, releases in models.items()}
             figures.save(lambda: draw_history(models, scores), arguments.plot, arguments.theme or "light")
     text = _json if arguments.json else _csv if arguments.csv else _report
@@ -70,21 +70,21 @@ def run_history(arguments: argparse.Namespace) -> int:
 def _read(job: Job) -> list[tuple[str, Release]]:
     """Return the models of a file."""
     if (kind := describe_special_file(job.path)) is not None:
-        raise FileError(f"is {kind}, not a file; give what `kcalib evaluate --json` prints into one")
+        raise FileError(f"is {kind}, not a file; give a file with the output of `kcalib evaluate --json`")
     try:
         content = json.loads(job.path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise FileError(f"is no JSON ({error}); give what `kcalib evaluate --json` prints") from None
+        raise FileError(f"is not JSON ({error}); {REMEDY}") from None
     models = _entry(content, "models", list)
     if not models:
-        raise FileError("holds no model, since evaluating failed; give what `kcalib evaluate --json` prints")
+        raise FileError("holds no model, because the evaluation failed; repeat `kcalib evaluate --json`")
     return [(_text(model, "model"), _release(job.model, content, model)) for model in models]
 
 
 def _release(name: str, content: Any, model: Any) -> Release:
     time = _entry(content, "time", str)
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", time, re.ASCII):
-        raise FileError(f"`time` is {time[:40]!r}, expected such as 2026-01-31T12:00:00Z, of `kcalib evaluate`")
+        raise FileError(f"`time` is {time[:40]!r}, expected a time such as 2026-01-31T12:00:00Z; {REMEDY}")
     skce, test = _entry(model, "skce", dict), _entry(model, "test", dict)
     interval = _entry(model, "confidence_interval", dict, NoneType)
     return Release(
@@ -107,14 +107,14 @@ def _release(name: str, content: Any, model: Any) -> Release:
 
 
 def _entry(content: Any, key: str, *kinds: type) -> Any:
-    """Return an entry that is of one of the kinds; numbers are finite."""
+    """Return an entry of one of the kinds; numbers must be finite."""
     if not isinstance(content, dict) or key not in content:
-        raise FileError(f"has no `{key}` where an evaluation has one; give what `kcalib evaluate --json` prints")
+        raise FileError(f"has no entry `{key}`; {REMEDY}")
     value = content[key]
     is_infinite = isinstance(value, int | float) and not abs(value) <= sys.float_info.max
     if not isinstance(value, kinds) or is_infinite or (isinstance(value, bool) and bool not in kinds):
         value_text = json.dumps(value)[:40]
-        raise FileError(f"`{key}` is {value_text}, which no evaluation has; give what `kcalib evaluate --json` prints")
+        raise FileError(f"`{key}` is {value_text}, which no evaluation has; {REMEDY}")
     return value
 
 
@@ -127,7 +127,7 @@ def _number(content: Any, key: str) -> float:
 
 
 def _by_model(evaluations: Sequence[tuple[str, Release]], order: str) -> dict[str, list[Release]]:
-    """Return the releases of each model; files of one model each are releases of the same, whatever its names."""
+    """Return the releases of each model; if every file holds one model, all are releases of the same model."""
     is_one_each = len({release.name for _, release in evaluations}) == len(evaluations)
     has_one_name = len({model for model, _ in evaluations}) == 1
     models: dict[str, list[Release]] = {}
@@ -140,13 +140,13 @@ def _by_model(evaluations: Sequence[tuple[str, Release]], order: str) -> dict[st
 
 
 def _score(model: str, releases: Sequence[Release]) -> tuple[str, str]:
-    """Return the number that a picture shows beside the SKCE, and its label."""
+    """Return the number that the picture shows next to the SKCE, and its label."""
     for number in ("top_label_ece", "crps"):
         if all(number in release.numbers for release in releases):
             return number, NUMBERS[number][0]
     raise ValueError(
-        f"a picture shows top_label_ece or crps beside the SKCE, and not all releases of {model} have the same one; "
-        "draw those of classifiers and of predicted distributions by themselves"
+        f"--plot shows top_label_ece or crps, but the releases of {model} do not all have the same one; plot "
+        "classifiers and regression models separately"
     )
 
 
@@ -179,17 +179,17 @@ def _row(release: Release, numbers: Sequence[str]) -> dict[str, str]:
 
 
 def _remarks(model: str, releases: Sequence[Release]) -> Iterator[str]:
-    """Say when the verdict changed, and what makes numbers of two releases incomparable."""
+    """Describe changes of the verdict, and what makes releases incomparable."""
     for before, after in itertools.pairwise(releases):
         if before.miscalibrated != after.miscalibrated:
             change = "miscalibrated" if after.miscalibrated else "no longer miscalibrated"
             yield f"{model}: {change} since {after.name}"
     varies: dict[str, tuple[list[Any], str]] = {
-        "kernels": ([r.kernel for r in releases], "SKCEs are comparable for one kernel: give evaluate --bandwidth"),
-        "estimators": ([r.estimator for r in releases], "give evaluate --method"),
-        "levels": ([r.level for r in releases], "verdicts are comparable at one level: give evaluate --level"),
+        "kernels": ([r.kernel for r in releases], "SKCEs are comparable for equal kernels: use evaluate --bandwidth"),
+        "estimators": ([r.estimator for r in releases], "use evaluate --method"),
+        "levels": ([r.level for r in releases], "verdicts are comparable at equal levels: use evaluate --level"),
         "numbers of samples": ([r.numbers["n_samples"] for r in releases], "small errors show in large samples only"),
-        "versions of kcalib": ([r.kcalib for r in releases], "see its changelog"),
+        "versions of kcalib": ([r.kcalib for r in releases], "see the changelog"),
     }
     for quantity, (values, remedy) in varies.items():
         values = list(dict.fromkeys(values))

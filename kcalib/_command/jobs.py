@@ -1,4 +1,4 @@
-"""The files that the user names: what they are called, how they are read, and what becomes of their errors."""
+"""The files that the user names: model names, reading, and error messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RENAMED_OPTIONS = (
     "given",
 )
 
-# Parameters that name a family of distributions, and those of which each further parameter needs one.
+# The first parameter names a family of distributions; each second parameter needs one of these.
 FIRST_PARAMETERS = ("mean", "samples", "rate", "loc", "mean_log", "shape")
 SECOND_PARAMETERS = dict.fromkeys(("std", "dispersion", "cov", "scale_tril"), ("mean",)) | {
     "scale": ("loc", "shape"),
@@ -68,7 +68,7 @@ class Job:
     """A file to evaluate."""
 
     model: str
-    file: str  # as the user calls it
+    file: str  # as the user wrote it
     path: Path
 
 
@@ -78,14 +78,14 @@ class Model:
 
     model: str
     file: str
-    noun: str  # what it holds
+    noun: str  # kind of predictions, in words
     evaluation: Evaluation | ForecastEvaluation
     picture: Picture | None
     groups: WorstGroups | None = None  # of --by
-    pvalue_holm: float | None = None  # of a label of --multilabel
-    together: MultilabelEvaluation | None = None  # of all of them
+    pvalue_holm: float | None = None  # adjusted, for a label of --multilabel
+    together: MultilabelEvaluation | None = None  # all labels of the file
     classes: tuple[Any, ...] | None = None  # in the order of the columns; None through a lens
-    rows: str | None = None  # of a table of forecasts: how many were used
+    rows: str | None = None  # which rows of a forecast table or log were used
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Failure:
 
 
 def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that say what to read, or refuse some that do not go together."""
+    """Return the options that say what to read; exit if they do not go together."""
     names = (
         "probs",
         "logits",
@@ -113,7 +113,7 @@ def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     reading = {name: getattr(arguments, name) for name in names}
     if reading["confidence"] is not None and reading["positive"] is not None:
-        arguments.usage_error("--positive is for probabilities of a class, --confidence has none; leave one out")
+        arguments.usage_error("--positive does not go with --confidence; leave one out")
     for second, firsts in SECOND_PARAMETERS.items():
         for option in ("probs", "logits", *FIRST_PARAMETERS):
             if option not in firsts and reading[second] is not None and reading[option] is not None:
@@ -122,22 +122,22 @@ def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
     for option in PARAMETERS:
         if reading["from_logits"] and reading[option] is not None:
             arguments.usage_error(
-                f"--from-logits is for class probabilities, {flag(option)} for regression; leave one out"
+                f"--from-logits is for class probabilities, but {flag(option)} is for regression; leave one out"
             )
     return reading
 
 
 def check_tables(arguments: argparse.Namespace, reading: dict[str, Any]) -> None:
-    """Refuse options that have no meaning for tables of forecasts, and targets that are not there."""
+    """Refuse options that do not apply to forecast tables, and missing --targets."""
     if arguments.targets is not None and not arguments.targets.exists():
         raise FileError(f"--targets {arguments.targets}: no such file{suggest_file(str(arguments.targets))}")
     for option in (*reading, "weights", "multilabel"):
         if reading.get(option) or getattr(arguments, option, None):
-            raise FileError(f"is read as a table of forecasts, and {flag(option)} is for other files; leave it out")
+            raise FileError(f"is a forecast table, but {flag(option)} is for other files; leave it out")
 
 
 def make_jobs(files: Sequence[str]) -> Iterator[Job]:
-    """Name models by the stems of their files, or by their paths where stems are equal."""
+    """Name models after the stems of their files, or after their paths if stems are equal."""
     stems = Counter(_stem(file) for file in files)
     for file in files:
         stem = _stem(file)
@@ -149,32 +149,32 @@ def check_no_states(files: Sequence[Job], arguments: argparse.Namespace) -> None
     for job in files:
         if job.path.suffix == STATE:
             arguments.usage_error(
-                f"{printable(job.file)} is a state; `kcalib show` evaluates it, and `kcalib compare` takes one of "
-                "several models, without other files"
+                f"{printable(job.file)} is a state, expected predictions; use `kcalib show`, or for a state of "
+                "several models `kcalib compare` without other files"
             )
 
 
 def _stem(file: str) -> str:
-    """Strip the suffix, which has two parts where the content is compressed."""
+    """Strip the suffix, also of compressed files (.csv.gz)."""
     path = Path(file)
     return path.name.removesuffix(suffix_of(path)) if path.suffix.lower() == ".gz" else path.stem
 
 
 def check_same_kind(noun: str, models: Sequence[Model], arguments: argparse.Namespace) -> None:
-    """Refuse files of two kinds in one table of CSV."""
+    """Refuse two kinds of predictions in one CSV table."""
     if arguments.csv and models and noun != models[0].noun:
         raise FileError(
-            f"holds {noun}, {models[0].model} holds {models[0].noun}; --csv prints one table: evaluate the files of "
-            "each kind by themselves"
+            f"holds {noun}, but {models[0].model} holds {models[0].noun}, and --csv prints one table; evaluate "
+            "the files of each kind separately"
         )
 
 
 @contextmanager
 def collect_failures(failures: list[Failure], file: str) -> Iterator[None]:
-    """Turn an error into a line on standard error and a Failure."""
+    """Turn an error into a `Failure` and a line on standard error."""
     try:
         yield
-    except FileBusyError:  # ends the command with a code of its own
+    except FileBusyError:  # has an exit code of its own
         raise
     except (OSError, ValueError, TypeError, MemoryError, figures.PlotError, TileError) as error:
         name = printable(Path(file))
@@ -185,7 +185,7 @@ def collect_failures(failures: list[Failure], file: str) -> Iterator[None]:
 
 @contextmanager
 def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Data]:
-    """Read and check a file, and name it in errors that the library raises later."""
+    """Read and check a file, and translate errors of the library in the body."""
     with translate_errors():
         samples = open_file(str(job.path), reading)
         data = samples.prepare(threads)
@@ -204,7 +204,7 @@ def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
 
 
 def read_log(job: Job, reading: dict[str, Any]) -> ModelForecasts | None:
-    """Return the log of a language model that a file is, or a folder of files; None of others."""
+    """Return the log of a language model in a file or folder, or None if it is something else."""
     if suffix_of(job.path) not in LOGS and not job.path.is_dir():
         return None
     with translate_errors():
@@ -212,26 +212,26 @@ def read_log(job: Job, reading: dict[str, Any]) -> ModelForecasts | None:
 
 
 def note_unused(job: Job, reading: dict[str, Any]) -> None:
-    """Say on standard error which lines of a log are not used."""
+    """Report on standard error which lines of a log are not used."""
     if (log := read_log(job, reading)) is not None and log.unused:
         report(f"{job.file}: {log.describe_rows()}")
 
 
 def see_confidences(data: Data, samples: ReaderSource) -> Classification:
-    """Return the problem of --confidence: was each prediction right?"""
+    """Return the binary problem of --confidence: was each prediction right?"""
     assert isinstance(data, Classification)
     Confidence().check_columns(samples.n_columns, "y_pred")
     names = data.class_names
     if isinstance(names[0], str) and not (data.classes is not None and data.classes.is_known):
         raise FileError(
-            f"the labels are {', '.join(map(repr, names))}, expected 0 or 1, true or false: whether each "
-            f"prediction was right; or name the labels by --classes=WRONG,RIGHT ({samples.layout.describe()})"
+            f"the labels are {', '.join(map(repr, names))}, expected 0 or 1, true or false (is it right?); "
+            f"name them by --classes=WRONG,RIGHT ({samples.layout.describe()})"
         )
     return Confidence().induced(data)
 
 
 def find_clusters(job: Job, arguments: argparse.Namespace, n: int, reading: dict[str, Any]) -> np.ndarray | None:
-    """Return the cluster of each of n samples, by --clusters, --time-blocks, or texts of tokens; None without these."""
+    """Return the cluster of each sample by --clusters, --time-blocks, or the texts of tokens; None without these."""
     name, log = arguments.clusters, read_log(job, reading)
     if name is None and arguments.time_blocks is None and log is not None and log.clusters is not None:
         name = "text"
@@ -241,9 +241,9 @@ def find_clusters(job: Job, arguments: argparse.Namespace, n: int, reading: dict
 
 
 def read_column(job: Job, option: str, name: str, reading: dict[str, Any]) -> np.ndarray:
-    """Read an array or column with a value of each sample, which is stored as labels are."""
+    """Read an array or column with a value for each sample."""
     if job.path == STDIN:
-        raise FileError(f"{option} reads the file again, and standard input is read once; write it to a file")
+        raise FileError(f"{option} cannot be read from standard input; write it to a file")
     try:
         with translate_errors():
             values = open_file(str(job.path), reading | {"labels": name, "has_names": True}).read_unchecked()[Y_TRUE]
@@ -254,7 +254,7 @@ def read_column(job: Job, option: str, name: str, reading: dict[str, Any]) -> np
 
 
 def add_weights(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> Data:
-    """Return the samples with the weights that --weights names."""
+    """Return the samples with the weights of --weights."""
     if arguments.weights is None:
         return data
     weights = weights_of(read_column(job, "--weights", arguments.weights, reading), data.n, data.reference)
@@ -263,7 +263,7 @@ def add_weights(job: Job, arguments: argparse.Namespace, data: Data, reading: di
 
 @contextmanager
 def translate_errors(*, has_missing: bool = True) -> Iterator[None]:
-    """Raise errors of sources and states with the names that the command has for options, if it has --missing."""
+    """Translate errors of the library: they name options of the command instead of Python arguments."""
     try:
         yield
     except FileError as error:
@@ -274,13 +274,13 @@ def translate_errors(*, has_missing: bool = True) -> Iterator[None]:
 
 
 def translate(error: Exception, *, has_missing: bool = True) -> str:
-    """Return the message of an error of the library with the names that the command has for options."""
+    """Return the message of an error with options of the command instead of Python arguments."""
     message = str(error)
     if isinstance(error, NoLengthScaleError):
         remedies = {
-            "classes": "give one by --bandwidth",
-            "predictions": "evaluate reads all of them with --no-stream, update takes that of others by --bandwidth-of",
-            "targets": "in Python kcalib.skce and kcalib.calibration_test take a target_kernel that has one",
+            "classes": "give it by --bandwidth",
+            "predictions": "use evaluate with --no-stream, or update with --bandwidth-of other predictions",
+            "targets": "use kcalib.skce or kcalib.calibration_test in Python, with another target_kernel",
         }
         message = f"{error.fault}; {remedies[error.of]}"
     elif isinstance(error, OptionError) and error.option in ("index", "k", "groups"):

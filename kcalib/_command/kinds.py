@@ -1,4 +1,4 @@
-"""Differences between class probabilities and predicted distributions: options, and what is drawn."""
+"""What differs between class probabilities and predicted distributions: options and pictures."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ class Picture:
 
     diagram: ReliabilityDiagram | QuantileCalibration
     style: figures.Style
-    classes: tuple[ClassDiagram, ...] = ()  # the worst ones
+    classes: tuple[ClassDiagram, ...] = ()  # those with the largest errors
 
 
 def check_options(data: Data, arguments: argparse.Namespace) -> None:
-    """Refuse options that the data do not have."""
+    """Refuse options that do not apply to the data."""
     if isinstance(data, Forecasts):
         check_dimensions(data.n_dims, arguments)
         check_for_forecasts(arguments)
     else:
         check_confidences(data.lens, arguments)
-    if arguments.command != "compare":  # where one of the models may be something else
+    if arguments.command != "compare":  # there the models may be of different kinds
         check_fair(type(data.prediction).__name__ if isinstance(data, Forecasts) else None, arguments)
 
 
 def check_confidences(lens: Lens, arguments: argparse.Namespace) -> None:
-    """Refuse a lens on confidences, which have their own."""
+    """Refuse --lens for confidences."""
     if lens == Confidence() and arguments.lens not in (Canonical(), Confidence()):
-        raise FileError("holds confidences, which are a lens of their own; leave out --lens")
+        raise FileError("holds confidences, but --lens is for class probabilities; leave it out")
 
 
 def check_fair(prediction: str | None, arguments: argparse.Namespace) -> None:
-    """Refuse the fair score of what has no members."""
+    """Refuse --fair for predictions that are not samples."""
     if arguments.fair and prediction != Samples.__name__:
         what = Classification.noun if prediction is None else f"{prediction} distributions"
         raise FileError(f"holds {what}, but --fair is for samples; leave it out")
 
 
 def check_dimensions(n_dims: int, arguments: argparse.Namespace) -> None:
-    """Refuse pictures of vectors."""
+    """Refuse pictures of predictions of vectors."""
     if n_dims == 1:
         return
-    vectors = f"holds predictions of vectors of {n_dims} entries, "
+    vectors = f"holds predictions of vectors of {n_dims} entries, but "
     if arguments.command == "report":
         raise FileError(
-            f"{vectors}and a report draws those of numbers; write a file for each entry, or take `kcalib evaluate`"
+            f"{vectors}a report draws predictions of numbers; write a file for each entry, or use `kcalib evaluate`"
         )
     if getattr(arguments, "plot", None) is not None:
-        raise FileError(f"{vectors}and --plot draws those of numbers; leave it out, or write a file for each entry")
+        raise FileError(f"{vectors}--plot draws predictions of numbers; leave it out, or write a file for each entry")
 
 
 def check_for_forecasts(arguments: argparse.Namespace) -> None:
@@ -82,17 +82,17 @@ def check_for_forecasts(arguments: argparse.Namespace) -> None:
 
 
 def check_plotting(arguments: argparse.Namespace) -> None:
-    """Refuse options of pictures without one, and a missing library, before the work starts."""
+    """Refuse options of pictures without --plot, and a missing matplotlib, before the work starts."""
     if arguments.plot is not None:
         require_matplotlib()
         return
     for option, value in {"--axes": "axes", "--theme": "theme", "--plot-classes": "plot_classes"}.items():
         if getattr(arguments, value, None):
-            arguments.usage_error(f"{option} is for --plot OUT, which is not given; leave it out")
+            arguments.usage_error(f"{option} needs --plot OUT; leave it out")
 
 
 def draw_data(data: Data, arguments: argparse.Namespace) -> Picture:
-    """Return what is drawn of checked data."""
+    """Return the picture of checked data."""
     if isinstance(data, Forecasts):
         levels = levels_of(data, None)
         curve = curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=arguments.seed)
@@ -108,7 +108,7 @@ def draw_data(data: Data, arguments: argparse.Namespace) -> Picture:
 
 
 def draw_state(state: CalibrationState | ForecastState, arguments: argparse.Namespace) -> Picture:
-    """Return what is drawn of a state."""
+    """Return the picture of a state."""
     if isinstance(state, ForecastState):
         return Picture(state.quantile_calibration(), figures.QUANTILES)
     return Picture(state.reliability(), _reliability_style(arguments))

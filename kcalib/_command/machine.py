@@ -1,4 +1,4 @@
-"""Results for machines: JSON and CSV."""
+"""Results as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kcalib._version import __version__
 from kcalib.evaluation_results import Evaluation, MultilabelEvaluation
 from kcalib.results import Comparison, ConfidenceInterval
 
-LONGEST = 1000  # numbers of an array that is printed
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how cells begin that spreadsheets compute
+LONGEST = 1000  # longer arrays are not printed
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets evaluate
 
 
 def comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures: Iterable[Failure]) -> str:
@@ -35,7 +35,7 @@ def comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """Return one table of models, without p-values, and of pairs, without ranks."""
+    """Return one table: models without p-values, then pairs without ranks."""
     header = [
         "model", "minus", "metric", "lens", "value", "standard_error", "low", "high", "confidence_level", "rank",
         "pvalue", "pvalue_holm", "distinguishable",
@@ -83,7 +83,7 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
 
 
 def _of_labels(pvalue_holm: float | None, together: MultilabelEvaluation) -> dict[str, Any]:
-    """Return the adjusted p-value of a label, and the means over the labels of its file."""
+    """Return the adjusted p-value of a label, and the means over all labels of its file."""
     means = {name: getattr(together, name) for name in ("accuracy", "log_loss", "brier_score", "top_label_ece")}
     return {"pvalue_holm": pvalue_holm, "means_over_labels": means}
 
@@ -99,7 +99,7 @@ def to_json(content: Any) -> str:
 
 
 def without_infinity(value: Any) -> Any:
-    """Replace infinity and NaN by None for JSON, of log p-values by "-Infinity", and name the limits of intervals."""
+    """Return a value for JSON: NaN and infinity as None, a log p-value of -inf as "-Infinity", intervals as dicts."""
     if isinstance(value, ConfidenceInterval):
         value = value._asdict()
     if isinstance(value, dict):
@@ -107,13 +107,13 @@ def without_infinity(value: Any) -> Any:
         return {key: without_infinity(entry) for key, entry in value.items()} | certain
     if isinstance(value, (list, tuple)):
         return [without_infinity(entry) for entry in value]
-    if isinstance(value, np.ndarray):  # of pictures
+    if isinstance(value, np.ndarray):  # such as the curves of diagrams
         return without_infinity(value.tolist()) if value.size <= LONGEST else None
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as CSV; a text that a spreadsheet would run as a formula begins with an apostrophe there."""
+    """Return rows as CSV, with an apostrophe before texts that a spreadsheet would run as a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:
@@ -146,7 +146,7 @@ def evaluations_csv(models: Sequence[Model]) -> str:
 
 
 def _number_cells(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Give the numbers in metrics, by names such as "logistic_recalibration.slope_interval.low"."""
+    """Yield the numbers in metrics by names such as "logistic_recalibration.slope_interval.low"."""
     if isinstance(value, (int, float)):
         yield name, value
     elif dataclasses.is_dataclass(value):

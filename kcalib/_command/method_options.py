@@ -1,7 +1,6 @@
-"""Options of `--method`, from the fields of the classes of `kcalib.methods`.
+"""Options of `--method`, generated from the fields of the classes in `kcalib.methods`.
 
-`add_options` gives the parser an option for each field of a class that a word or a number can fill, with the text of
-the class's docstring; `make_method` makes the object from the user's options.
+`add_options` adds an option for each field whose value is a word or a number; its help text comes from the docstring.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from kcalib._backend.options import OptionError
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.task import CalibrationMethod
 
-# An option of the other numbers, too: it is given to all that have it.
+# Also an option of other numbers; all of them receive it.
 SHARED = ("n_bins",)
-# An option of what is read from files, where no test locations are.
+# An option of --logits already.
 OF_FILES = ("from_logits",)
 WORD = re.compile(r'"(\w+)"')
 
 
 def flag(name: str) -> str:
-    """Return the option that stands for a parameter in Python."""
+    """Return the option of a Python parameter."""
     return "--parallel" if name == "backend" else "--" + name.removeprefix("n_").replace("_", "-")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each field; its help says which methods have it."""
+    """Add an option for each field; its help text names the methods that have it."""
     group = parser.add_argument_group("options of --method")
     for name, classes in owners().items():
         text_of_type, text = _documented(classes[0]).get(name, ("", ""))
         kwargs = _argument(typing.get_type_hints(classes[0])[name], text_of_type)
-        if kwargs is not None and "choices" in kwargs:  # a class refuses those of the others itself
+        if kwargs is not None and "choices" in kwargs:  # each class checks its own
             kwargs["choices"] = list(dict.fromkeys(word for cls in classes for word in _words(cls, name)))
         if name not in SHARED and kwargs is not None:
             methods = ", ".join(cls.name for cls in classes)
@@ -47,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
-    """Describe the default of the field, and the defaults of methods that have another one."""
+    """Describe the default of the field, and the different defaults of some methods."""
     defaults = {cls.name: getattr(cls, name) for cls in classes}
     default = next((value for value in defaults.values() if value is not None), None)
     further_defaults = [f"; {method}: {value}" for method, value in defaults.items() if value not in (default, None)]
@@ -55,7 +54,7 @@ def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
 
 
 def make_method(arguments: argparse.Namespace) -> CalibrationMethod:
-    """Return the method with the options that are given, or refuse those that it does not take."""
+    """Return the method with the given options; exit if it does not have one of them."""
     (cls,) = (cls for cls in METHODS if cls.name == arguments.method)
     options = {name: getattr(arguments, name, None) for name in owners()}
     options = {name: value for name, value in options.items() if value is not None}
@@ -81,7 +80,7 @@ def join_names(classes: Sequence[type[CalibrationMethod]]) -> str:
 
 @cache
 def owners() -> dict[str, list[type[CalibrationMethod]]]:
-    """Return the classes that have each field, in the order of `METHODS`."""
+    """Return for each field the classes that have it, in the order of `METHODS`."""
     classes: dict[str, list[type[CalibrationMethod]]] = {}
     for cls in METHODS:
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every method is a dataclass
@@ -91,7 +90,7 @@ def owners() -> dict[str, list[type[CalibrationMethod]]]:
 
 
 def _argument(hint: Any, text_of_type: str) -> dict[str, Any] | None:
-    """Return the arguments of `add_argument` for a field of this type, if a word or number can be its value."""
+    """Return the arguments of `add_argument` for a field of this type, or None if no word or number is its value."""
     types = set(typing.get_args(hint)) or {hint}
     choices = WORD.findall(text_of_type)
     if bool in types:
@@ -119,10 +118,11 @@ def _integer_or_word(text: str) -> int | str:
 
 
 def _documented(cls: type[CalibrationMethod]) -> dict[str, tuple[str, str]]:
-    """Return the type of each parameter of a class, and the first clause about it; `python -OO` has none."""
+    """Return the type and the first clause of each parameter in a class's docstring (empty with `python -OO`)."""
     section = (inspect.getdoc(cls) or "").partition("Parameters\n----------\n")[2].partition("\n\n")[0]
     documented: dict[str, tuple[str, str]] = {}
     for names, text_of_type, text in re.findall(r"^(\w[\w, ]*) : (.*)\n((?:    .*(?:\n|$))+)", section, re.MULTILINE):
-        summary = re.split(r"[.;:](?: |$)", " ".join(text.split()))[0]
+        summary = re.split(r"[.;:](?: |$)", " ".join(text.replace("`", "").split()))[0]
+        summary = summary[:1].lower() + summary[1:]
         documented |= dict.fromkeys(names.split(", "), (text_of_type, summary))
     return documented

@@ -1,4 +1,4 @@
-"""`--parallel`: the workers of `kcalib evaluate` and `kcalib compare`, and how these end when they are told to stop."""
+"""`--parallel`: workers of `kcalib evaluate` and `kcalib compare`, and how these end on signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parse_workers(text: str) -> tuple[str, str | int | None]:
-    """Return the kind of workers that the user names, and how many or where."""
+    """Return the kind of workers and their number or address."""
     kind, _, rest = text.partition(":")
     if kind == "processes" and rest.isdecimal() and int(rest) > 0:
         return kind, int(rest)
@@ -33,7 +33,7 @@ def parse_workers(text: str) -> tuple[str, str | int | None]:
 
 
 def check_parallel(arguments: argparse.Namespace) -> None:
-    """Refuse options that do not go with workers."""
+    """Refuse options that do not go with --parallel."""
     for name, is_given in (
         ("--stream", arguments.stream),
         ("--rows", arguments.rows),
@@ -41,13 +41,13 @@ def check_parallel(arguments: argparse.Namespace) -> None:
         ("--part", getattr(arguments, "part", None) is not None),
     ):
         if is_given:
-            arguments.usage_error(f"{name} is for sums over a file in pieces, --parallel for all pairs; leave one out")
+            arguments.usage_error(f"{name} is for reading in chunks and does not go with --parallel; leave one out")
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage_error("--resume needs --checkpoint FILE")
 
 
 def with_workers(arguments: argparse.Namespace, run: Callable[[], int]) -> int:
-    """Return the exit code of `run`, while `arguments.parallel` holds the workers instead of their name."""
+    """Call `run` with the transport in `arguments.parallel`, and return its exit code."""
     kind = arguments.parallel[0]
     try:
         arguments.parallel = _transport(arguments)
@@ -57,7 +57,7 @@ def with_workers(arguments: argparse.Namespace, run: Callable[[], int]) -> int:
     try:
         return _run_and_report(arguments.parallel, arguments.checkpoint, arguments.resume, run)
     finally:
-        if kind == "mpi":  # which kills all ranks if one exits with another code than 0, unless it is finalized
+        if kind == "mpi":  # before MPI_Finalize an exit code other than 0 would kill all ranks
             from mpi4py import MPI
 
             if not MPI.Is_finalized():
@@ -69,7 +69,7 @@ def _run_and_report(transport: Parallel, journal: Path | None, resume: bool, run
 
     def check_and_run() -> int:
         if journal is not None and journal.exists() and not resume:
-            report(f"error: {printable(str(journal))} exists; go on from it by --resume, or remove it")
+            report(f"error: {printable(str(journal))} exists; continue by --resume, or remove it")
             return BAD_INPUT
         return run()
 
@@ -77,20 +77,20 @@ def _run_and_report(transport: Parallel, journal: Path | None, resume: bool, run
     try:
         with _signals(transport.leads):
             return transport.agreed(check_and_run)
-    except RankError:  # the first rank says why
+    except RankError:  # the first rank reports the reason
         return stopped
     except KeyboardInterrupt as stop:
         why = str(stop) or "interrupted"
         if journal is None:
-            report(f"{why}; with --checkpoint FILE the same command would go on from here")
+            report(f"{why}; to be able to continue, give --checkpoint FILE")
         else:
             where = printable(str(journal))
-            report(f"{why}: finished tiles are in {where}; the same command with --resume goes on from there")
+            report(f"{why}: finished tiles are in {where}; continue by the same command with --resume")
         return stopped
 
 
 def open_parallel(transport: Parallel | None) -> AbstractContextManager[Run | None]:
-    """Open the workers for one call, if there are any."""
+    """Open the workers for one call, or yield None without a transport."""
     from kcalib.parallel.argument import opened
 
     return nullcontext() if transport is None else opened(transport)
@@ -108,11 +108,11 @@ def _transport(arguments: argparse.Namespace) -> Parallel:
 
 @contextmanager
 def _signals(leads: bool) -> Iterator[None]:
-    """Let SIGTERM end the call as Ctrl-C does, or leave both to the leading rank."""
+    """Treat SIGTERM like Ctrl-C; on other ranks than the leading one ignore both."""
     handlers: dict[signal.Signals, Any] = {signal.SIGTERM: _stop}
     if not leads:
         handlers = {signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}
-    if threading.current_thread() is not threading.main_thread():  # only that one can have handlers
+    if threading.current_thread() is not threading.main_thread():  # other threads cannot set handlers
         handlers = {}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:

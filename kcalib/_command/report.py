@@ -1,4 +1,4 @@
-"""`kcalib report`: a page of HTML about the models of several files."""
+"""`kcalib report`: an HTML page about models."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from kcalib.report.laws import draw_intervals
 from kcalib.report.page import Section, document, escape, paragraph, row, svg, table
 from kcalib.results import Comparison
 
-MOST_PANELS = 30  # of all models, so that a page stays below a megabyte
-N_CLASSES = 8  # that have a diagram
-MAX_SECONDS = 60.0  # of the choice of a recalibrator for a model
-SIMPLE = "temperature"  # a map of one number
+MOST_PANELS = 30  # on a page, which then stays below a megabyte
+N_CLASSES = 8  # with a diagram
+MAX_SECONDS = 60.0  # for choosing the recalibrator of a model
+SIMPLE = "temperature"  # a map with one parameter
 
 
 def run_report(arguments: argparse.Namespace) -> int:
@@ -62,7 +62,7 @@ def run_report(arguments: argparse.Namespace) -> int:
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .html")
     if arguments.save_map is not None:
         if len(jobs) > 1 or not arguments.repair or not (arguments.confidence or arguments.lens == Canonical()):
-            arguments.usage_error("--save-map is for one FILE, without --lens and --no-repair; leave these out")
+            arguments.usage_error("--save-map is for one FILE, without --lens and --no-repair; leave them out")
         if arguments.save_map.suffix.lower() != ".json":
             arguments.usage_error(f"--save-map is {str(arguments.save_map)!r}, expected a file name that ends in .json")
     reading, options = check_reading(arguments), make_options(arguments)
@@ -80,10 +80,10 @@ def run_report(arguments: argparse.Namespace) -> int:
         show_progress(f"{job.model}: evaluating")
         with collect_failures(failures, job.file), read_data(job, arguments.threads, reading) as data:
             if (log := read_log(job, reading)) is not None and log.clusters is not None:
-                raise FileError("holds tokens of texts, which depend on each other; evaluate them by `kcalib evaluate`")
+                raise FileError("holds predictions of tokens, which depend on each other; use `kcalib evaluate`")
             note_unused(job, reading)
             check_options(data, arguments)
-            with suppress(ValueError):  # other classes: the models are not compared
+            with suppress(ValueError):  # different classes: the models are not compared
                 data = data.in_order_of(first := data if first is None else first)
             data_by_model[job.model] = arguments.lens.induced(data)
             models.append(evaluate_data(job, drawing, data_by_model[job.model], options, drawn=True))
@@ -124,19 +124,19 @@ def _diagrams(models: Sequence[Model]) -> Section:
     for name, (_, *classes) in panels.items():
         if classes:
             noun = "classes" if len(classes) > 1 else "class"
-            parts.append(paragraph(f"{name}: the {noun} whose probabilities are off most", "small"))
+            parts.append(paragraph(f"{name}: the {noun} with the largest errors", "small"))
             parts.append(_row([replace(panel, model=panel.model.removeprefix(f"{name}: ")) for panel in classes]))
     all_panels = [panel for group in panels.values() for panel in group]
     return Section("Where is it off?", [*parts, *(paragraph(text, "small") for text in make_captions(all_panels))])
 
 
 def _row(panels: Sequence[Panel]) -> str:
-    """Return a picture of each panel; narrow pages put pictures below each other."""
+    """Return a row with a picture of each panel; a narrow page wraps it."""
     return row([svg(partial(draw_panels, [panel], captioned=False), f"diagram of {panel.model}") for panel in panels])
 
 
 def _comparisons(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
-    """Compare models of one kind on the same samples, by their calibration errors and by a proper score."""
+    """Compare models on the same samples by the SKCE and by a proper score."""
     parts: list[str] = []
     if len(data_by_model) > 1:
         show_progress("comparing the models")
@@ -186,7 +186,9 @@ def _repairs(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -
             try:
                 choice = choose(y, y_pred, seed=arguments.seed, max_seconds=MAX_SECONDS)
             except TimeoutError:
-                reason = f"it would take longer than {MAX_SECONDS:g} s; kcalib.recalibration.choose has no such limit"
+                reason = (
+                    f"it would take longer than {MAX_SECONDS:g} s; use kcalib.recalibration.choose, which has no limit"
+                )
                 parts.append(paragraph(f"{name}: no recalibration was tried: {reason}", "small"))
                 continue
             except (ValueError, TypeError, NotImplementedError) as error:
@@ -203,14 +205,14 @@ def _repairs(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -
         parts.append(f"<p><strong>{escape(name)}</strong>: {escape(' '.join(effects))}</p>")
         table_rows = [[m, f"{choice.comparison.model(m).value:.5g}"] for m in choice.comparison.ranking]
         parts.append(table(["predictions", score], table_rows))
-        # Fits to different folds warn of the same, with other numbers.
+        # Fits to different folds give the same warning with different numbers.
         kinds = {warning.category: str(warning.message) for warning in warned}
         parts += [paragraph(reason, "small") for reason in kinds.values()]
     return parts
 
 
 def _save_map(choice: Choice, data: Data, path: Path) -> None:
-    """Write the recalibrator that was chosen, which knows the classes of the file."""
+    """Write the chosen recalibrator with the classes of the file."""
     if choice.recalibrator is None:
         write_note(f"no map is written to {printable(str(path))}: no recalibration is clearly better than none")
         return
@@ -221,7 +223,7 @@ def _save_map(choice: Choice, data: Data, path: Path) -> None:
 
 def _describe_gain(choice: Choice, n_samples: int) -> str:
     gain = choice.comparison.difference(CHOSEN, AS_GIVEN)
-    low, high = (limit + 0.0 for limit in gain.confidence_interval)  # of no change 0, and not -0
+    low, high = (limit + 0.0 for limit in gain.confidence_interval)  # no -0
     score, is_clear = choice.score.replace("_", " "), high < 0
     if choice.name == AS_GIVEN:
         effect = f"no recalibration has a lower {score}; that of the choice changes by {gain.difference + 0.0:.2g}"
@@ -229,7 +231,7 @@ def _describe_gain(choice: Choice, n_samples: int) -> str:
         effect = f"{choice.name} recalibration lowers the {score} by {-gain.difference:.3g}"
     else:
         effect = (
-            f"{choice.name} recalibration has the lowest {score}, but whether the choice lowers it is not seen: it "
+            f"{choice.name} recalibration has the lowest {score}, but the gain of the choice is not significant: it "
             f"changes by {gain.difference:.2g}"
         )
     effect += (
@@ -238,5 +240,5 @@ def _describe_gain(choice: Choice, n_samples: int) -> str:
     )
     if is_clear and choice.name not in (AS_GIVEN, SIMPLE) and SIMPLE in choice.comparison.ranking:
         share = choice.comparison.difference(SIMPLE, AS_GIVEN).difference / gain.difference
-        effect += f" The {SIMPLE} alone, one number, gains {100 * max(share, 0.0):.0f} % of that."
+        effect += f" The {SIMPLE} alone, a single parameter, gains {100 * max(share, 0.0):.0f} % of that."
     return effect

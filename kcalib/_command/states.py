@@ -1,4 +1,4 @@
-"""`kcalib update`, `kcalib merge` and `kcalib show`: files that hold states."""
+"""`kcalib update`, `kcalib merge` and `kcalib show`: state files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, G
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
 
-FIRST_ROWS = 2000  # of other predictions, whose median distance is the bandwidth
+FIRST_ROWS = 2000  # for the bandwidth by --bandwidth-of
 
 
 def run_update(arguments: argparse.Namespace) -> int:
@@ -60,7 +60,9 @@ def run_update(arguments: argparse.Namespace) -> int:
                 state, note = _load_or_make(samples, arguments)
             if not failures:
                 rows = state.n_samples
-                remedy = "already; --resume skips them if they are the same, --part or --first-row number others apart"
+                remedy = (
+                    "already; skip them by --resume if they are the same, or number them apart by --part or --first-row"
+                )
                 with translate_errors(), _errors_of_rows(remedy, arguments.state):
                     feed(
                         state, samples, note, Path(arguments.state),
@@ -75,7 +77,7 @@ def run_update(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _errors_of_rows(remedy: str, state: str = "") -> Iterator[None]:
-    """Add the remedy to errors of rows that come twice, and the name of a state that cannot be written."""
+    """Add the remedy to errors of rows that were added twice, and name a state that cannot be written."""
     try:
         yield
     except OSError as error:
@@ -102,7 +104,7 @@ def _load_or_make(samples: Source, arguments: argparse.Namespace) -> tuple[AnySt
     else:
         state = make_state_for(samples, arguments, **_kernels(samples, arguments), part=arguments.part or 0)
     begin, end = checked_rows(arguments.rows, samples.n)
-    # A part, or a share of a file, is numbered as the file is, so that the same rows are noticed if they come again.
+    # With --part or --rows numbers are those of the file, so that rows that are added twice are noticed.
     numbered = arguments.part is not None or arguments.rows is not None
     first_row = arguments.first_row if arguments.first_row is not None else 0 if numbered else next_row(state)
     note = Note(samples.describe(), samples.fingerprint(), begin, end, state.options.part, first_row, finished=False)
@@ -112,13 +114,13 @@ def _load_or_make(samples: Source, arguments: argparse.Namespace) -> tuple[AnySt
     same = before.difference(again) is None
     if same and not arguments.resume:
         raise FileError(
-            f"holds the rows of {arguments.file} already; --resume skips them"
+            f"holds the rows of {arguments.file} already; skip them by --resume"
             if before.finished
-            else f"an update with {arguments.file} was interrupted; --resume goes on from there"
+            else f"an update with {arguments.file} was interrupted; continue by --resume"
         )
     if not same and not before.finished:
         raise FileError(
-            f"an update with {before.source} was interrupted; finish it first, by the same command and --resume"
+            f"an update with {before.source} was interrupted; finish it first by the same command with --resume"
         )
     return state, again if same else note
 
@@ -126,23 +128,25 @@ def _load_or_make(samples: Source, arguments: argparse.Namespace) -> tuple[AnySt
 def _check_kind(kind: type) -> None:
     """Refuse states to which the command cannot add predictions."""
     if kind is ComparisonState:
-        raise FileError("is a state of several models; `kcalib compare` with --checkpoint FILE --part K makes others")
+        raise FileError(
+            "is a state of several models; use `kcalib compare` with --checkpoint FILE --part K, then `kcalib merge`"
+        )
     if kind not in (CalibrationState, ForecastState):
-        raise FileError(f"is a {kind.__name__}, to which only Python can add: load it, update and save")
+        raise FileError(f"is a {kind.__name__}; update it in Python (kcalib.streaming.load, update, save)")
 
 
 def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespace) -> None:
-    """Refuse a state with other options than those given."""
+    """Refuse a state whose options differ from the given ones."""
     options = state.options
     state_kind, sample_kind = _kind(options), _kind(samples)
-    if state_kind not in (sample_kind, "None distributions"):  # a state without rows has no family yet
+    if state_kind not in (sample_kind, "None distributions"):  # a state without rows
         raise FileError(f"is a state of {state_kind}, but {arguments.file} holds predictions of {sample_kind}")
     if options.clusters != (arguments.clusters is not None):
-        said = "samples in clusters; name them by" if options.clusters else "independent samples; leave out"
-        raise FileError(f"is a state of {said} --clusters")
+        fault = "samples in clusters; name them by" if options.clusters else "independent samples; leave out"
+        raise FileError(f"is a state of {fault} --clusters")
     if (getattr(options, "lens", None) == Confidence()) != (arguments.confidence is not None):
-        said = "confidences; name them by" if arguments.confidence is None else "class probabilities; leave out"
-        raise FileError(f"is a state of {said} --confidence")
+        fault = "confidences; name them by" if arguments.confidence is None else "class probabilities; leave out"
+        raise FileError(f"is a state of {fault} --confidence")
     for name, value in get_state_options(arguments).items():
         if getattr(options, name) != value:
             raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")
@@ -153,7 +157,7 @@ def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespa
 
 
 def _kind(holder: Any) -> str:
-    """Describe what a state, by its options, or a source holds."""
+    """Describe the predictions of a state's options or of a source."""
     prediction = getattr(holder, "prediction", None)
     if isinstance(holder, StateOptions) or (isinstance(holder, Source) and prediction is None):
         return f"{holder.n_classes} classes"
@@ -161,7 +165,7 @@ def _kind(holder: Any) -> str:
 
 
 def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the kernels whose bandwidths are given, as a number or by a file."""
+    """Return the kernels with the bandwidths of --bandwidth or --bandwidth-of."""
     if arguments.bandwidth_of is None:
         return {"kernel": make_kernel(arguments)}
     try:
@@ -177,11 +181,13 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
             for y_true, y_pred in itertools.islice(source.chunks(FIRST_ROWS), 1):
                 state.update(y_true, y_pred)
         if isinstance(state, ForecastState) != (samples.prediction is not None):
-            raise FileError(f"is of {_kind(state.options)}, {arguments.file} of {_kind(samples)}; name one of the same")
+            raise FileError(
+                f"holds {_kind(state.options)}, but {arguments.file} holds {_kind(samples)}; name another file"
+            )
         if not state.n_samples:
-            raise FileError("there are no rows, whose median distance it would be; name another file, or --bandwidth")
+            raise FileError("holds no rows; name another file, or give --bandwidth")
         accumulator = state._accumulator.flush(None).fix_bandwidths(None, elsewhere=True)
-        if accumulator.bandwidth_rows < 0:  # identical predictions have none for others
+        if accumulator.bandwidth_rows < 0:  # identical predictions: no bandwidth for other files
             raise NoLengthScaleError(
                 -accumulator.bandwidth_rows, of="classes" if samples.prediction is None else "predictions"
             )
@@ -198,7 +204,7 @@ def run_merge(arguments: argparse.Namespace) -> int:
     merged: Any = None
     out = arguments.output
     if out.exists() and any(os.path.exists(file) and os.path.samefile(out, file) for file in arguments.files):
-        arguments.usage_error(f"-o {out} is one of the files to merge; name another one")
+        arguments.usage_error(f"-o {out} is one of the files to merge; name another file")
     for file in arguments.files:
         with collect_failures(failures, file):
             state = streaming.load(file)
@@ -206,11 +212,11 @@ def run_merge(arguments: argparse.Namespace) -> int:
                 merged = state
             else:
                 if type(state) is not type(merged):
-                    kinds = f"a {type(state).__name__}, the first one is a {type(merged).__name__}"
+                    kinds = f"a {type(state).__name__}, but the first file is a {type(merged).__name__}"
                     raise FileError(f"is {kinds}; merge states of one kind")
                 remedy = (
-                    "by a file before it already; name each state once, and make those of different samples by "
-                    "`kcalib update` with a --part K of their own"
+                    "by an earlier file already; name each state once, and give states of different samples different "
+                    "parts (`kcalib update --part K`)"
                 )
                 with translate_errors(), _errors_of_rows(remedy):
                     merged.merge(state)
@@ -242,7 +248,7 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def _models_of(state: Any) -> dict[str, AnyState]:
-    """Return the states of single models in a file, by names beside the file's."""
+    """Return the states of the single models in a file by name."""
     if isinstance(state, GroupedState):
         return {"": state.total, **{str(group): part for group, part in state.groups.items()}}
     return dict(state.states) if isinstance(state, ComparisonState) else {"": state}

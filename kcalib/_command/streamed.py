@@ -1,4 +1,4 @@
-"""Files that are read in chunks into states, for `kcalib update`, `evaluate --stream` and `compare --stream`."""
+"""Read files in chunks into states, for `kcalib update`, `evaluate --stream` and `compare --stream`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AnyState = CalibrationState | ForecastState  # of one model
 
 
 def make_state_for(samples: Source, arguments: argparse.Namespace, **more: Any) -> AnyState:
-    """Make an empty state of the kind that the samples need."""
+    """Return an empty state of the kind that the samples need."""
     check_samples(samples, arguments)
     kind: type[AnyState] = CalibrationState if samples.prediction is None else ForecastState
     return make_state(kind, samples, arguments, **more)
@@ -48,14 +48,13 @@ def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
     check_confidences(getattr(samples, "lens", CANONICAL), arguments)
     if samples.prediction == MultivariateNormal.__name__:
         raise FileError(
-            "holds multivariate normal distributions with covariances, whose Wasserstein distances are not those of "
-            "points, as sums need; evaluate reads them at once with --no-stream, and kcalib.streaming.ForecastState "
-            "takes other kernels"
+            "holds normal distributions with covariances, which states do not take with Wasserstein kernels; use "
+            "`kcalib evaluate --no-stream`, or kcalib.streaming.ForecastState with another kernel"
         )
 
 
 def make_state(kind: type[State], samples: Source, arguments: argparse.Namespace, **more: Any) -> State:
-    """Make an empty state with the options that are given."""
+    """Return an empty state with the given options."""
     options = get_state_options(arguments) | more | {"threads": arguments.threads}
     if getattr(samples, "clusters", None) is not None:
         options["clusters"] = True
@@ -76,7 +75,7 @@ def make_state(kind: type[State], samples: Source, arguments: argparse.Namespace
 
 
 def reads_in_chunks(files: Sequence[Job], arguments: argparse.Namespace, unable: str | None) -> bool:
-    """Say whether files are read in pieces: on request, or if they are large and no option needs all samples."""
+    """Return whether to read in chunks: on request, or if files are large and no option needs all samples."""
     if arguments.stream is not None:
         return bool(arguments.stream)
     size = sum(os.path.getsize(job.path) for job in files if job.path.is_file() and suffix_of(job.path) not in LOGS)
@@ -88,11 +87,11 @@ def reads_in_chunks(files: Sequence[Job], arguments: argparse.Namespace, unable:
 
 
 def check_streaming(arguments: argparse.Namespace, unable: str | None) -> None:
-    """Refuse options that do not go together, and set `stream` where another option needs it."""
+    """Refuse options that do not go together, and set `stream` if another option needs it."""
     for name in ("checkpoint", "rows"):
         if getattr(arguments, name) is not None:
             if arguments.stream is False:
-                arguments.usage_error(f"--{name} is for samples that are read in pieces, not for --no-stream")
+                arguments.usage_error(f"--{name} is for reading in chunks; leave out --no-stream")
             arguments.stream = True
     if arguments.checkpoint is None and (arguments.resume or arguments.checkpoint_every):
         arguments.usage_error(f"{'--resume' if arguments.resume else '--checkpoint-every'} needs --checkpoint FILE")
@@ -101,7 +100,7 @@ def check_streaming(arguments: argparse.Namespace, unable: str | None) -> None:
 
 
 def option_that_needs_all(arguments: argparse.Namespace) -> str | None:
-    """Return an option that takes all samples at once, if one is given."""
+    """Return an option that needs all samples at once, or None."""
     if arguments.method != "adaptive":
         return f"--method {arguments.method}"
     names = ("by", "given", "metrics", "multilabel", "targets", "time_blocks", "weights")
@@ -109,30 +108,30 @@ def option_that_needs_all(arguments: argparse.Namespace) -> str | None:
 
 
 def option_of_forecasts(arguments: argparse.Namespace) -> str | None:
-    """Return an option of predicted distributions, if one is given."""
+    """Return an option of predicted distributions, or None."""
     return next((flag(name) for name in PARAMETERS if getattr(arguments, name) is not None), None)
 
 
 def evaluate_in_chunks(job: Job, arguments: argparse.Namespace, models: Sequence[Model]) -> Model:
     """Evaluate the samples of a file chunk by chunk."""
     if getattr(arguments, "plot_classes", 0):
-        raise FileError("--plot-classes draws from all samples at once; leave it out, or pass --no-stream")
+        raise FileError("--plot-classes needs all samples at once; leave it out, or pass --no-stream")
     samples = open_file(job.file, vars(arguments), arguments.clusters)
     check_same_kind(Classification.noun if samples.prediction is None else Forecasts.noun, models, arguments)
     if samples.prediction is not None and samples.n is not None:  # before the work, not after it
         check_dimensions(samples.read(0, 1)[1].n_dims, arguments)
     state = make_state_for(samples, arguments, kernel=make_kernel(arguments))
     if job.path == STDIN and arguments.checkpoint is not None:
-        raise FileError("standard input cannot be read again, so there is no --checkpoint; write it to a file")
+        raise FileError("--checkpoint needs input that can be read again, not standard input; write it to a file")
     with translate_errors():
         return evaluate_state(add_rows(state, samples, arguments), job, arguments)
 
 
 def add_rows(state: State, samples: Source | Mapping[str, Source], arguments: argparse.Namespace) -> State:
-    """Add all samples to the state, or those of --rows, as --checkpoint and --resume say."""
+    """Add the samples to the state, with --rows, --checkpoint and --resume."""
     checkpoint = arguments.checkpoint
     if checkpoint is not None and checkpoint.is_file() and not arguments.resume:
-        raise FileError(f"the checkpoint {str(checkpoint)!r} exists; go on from it by --resume, or remove it")
+        raise FileError(f"the checkpoint {str(checkpoint)!r} exists; continue by --resume, or remove it")
     try:
         state = run(
             state,
@@ -148,7 +147,7 @@ def add_rows(state: State, samples: Source | Mapping[str, Source], arguments: ar
             raise
         raise FileError(f"--checkpoint {checkpoint}: {error.strerror}") from None
     if not state.n_samples:
-        raise FileError("there are no rows, expected one for each sample")
+        raise FileError("holds no samples, expected at least one row")
     return state
 
 

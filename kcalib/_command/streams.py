@@ -1,4 +1,4 @@
-"""Exit codes, what is written to standard output and standard error, and suggestions for unknown words."""
+"""Exit codes, standard output and standard error, and suggestions for unknown words."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def report(line: str) -> None:
 
 
 def show_progress(text: str = "") -> None:
-    """Show on a terminal what is done now, until the next text or none takes its place."""
+    """Show the current step on a terminal, in place of the previous one."""
     if sys.stderr is not None and sys.stderr.isatty():
         print("\r\033[K" + _encodable(printable(text), sys.stderr), end="", file=sys.stderr, flush=True)
 
 
 def write(text: str) -> bool:
-    """Write to standard output and say whether that worked; a closed pipe is no error."""
+    """Write to standard output and return whether that worked; a closed pipe is not an error."""
     if sys.stdout is None:
         return True
     try:
         sys.stdout.write(_encodable(text, sys.stdout))
         sys.stdout.flush()
     except OSError as error:
-        # Python flushes again when it ends: give it something to flush into.
+        # Python flushes again at exit: give it an open file.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             report(f"error: standard output: {format_error(error)}")
@@ -60,13 +60,13 @@ def _encodable(text: str, stream: Any) -> str:
 
 
 def suggest(word: str, words: Iterable[str]) -> str:
-    """Return the end of a message that suggests the most similar of `words`, if there is one."""
+    """Return the end of a message, which suggests the most similar of `words` if there is one."""
     match = find_similar(word, words)
     return "" if match is None else f"; did you mean {match}?"
 
 
 def suggest_file(name: str) -> str:
-    """Return the same for a missing file, among at most 20,000 files of its folder."""
+    """Return the end of a message about a missing file: a similar name among the first 20,000 files of its folder."""
     path = Path(name)
     try:
         with os.scandir(path.parent) as entries:

@@ -1,4 +1,4 @@
-"""Results as text: tables that fit the terminal, and below them what was done."""
+"""Results as text: tables that fit the terminal, with remarks below."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GAP = "  "
 
 
 def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -> str:
-    """Return a table for each kind of model, and below it what was done."""
+    """Return a table for each kind of model, with remarks below."""
     width = terminal_width()
     kind = operator.attrgetter("noun")
     kinds = [list(group) for _, group in itertools.groupby(sorted(models, key=kind), kind)]
@@ -42,7 +42,7 @@ def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -
 
 
 def _metrics(model: Model) -> str:
-    """Return the table of what --metrics names."""
+    """Return the table of --metrics."""
     return "".join(line + "\n" for line in align(cast("Evaluation", model.evaluation).metric_rows(), [True, True]))
 
 
@@ -54,7 +54,7 @@ def _groups(model: Model) -> str:
 
 
 def terminal_width() -> int:
-    """Return the width of lines, which is unlimited in a file."""
+    """Return the width of the terminal, or no limit for a file."""
     return shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
 
 
@@ -72,13 +72,13 @@ def _row(model: Model) -> dict[str, str]:
 
 
 def format_table(rows: Sequence[dict[str, str]], width: int) -> str:
-    """Return a table with a row for each model, or on a narrow terminal with a column for each, as many as fit."""
+    """Return a table with a row for each model; on a narrow terminal several tables with a column for each model."""
     headers = list(rows[0])
     wide = align([headers, *(list(row.values()) for row in rows)], [header in TEXTS for header in headers])
     if max(map(len, wide)) <= width:
         return "\n".join(wide) + "\n"
     columns = []
-    for *cells, verdict in (list(row.values()) for row in rows):  # the verdict on several lines
+    for *cells, verdict in (list(row.values()) for row in rows):  # the verdict is wrapped
         columns.append([*cells, *textwrap.wrap(verdict, max(16, *map(len, cells)), break_long_words=False)])
     widths = [max(map(len, column)) + len(GAP) for column in columns]
     room = width - max(map(len, headers))
@@ -104,17 +104,17 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     skce = evaluations[0].skce
     threads = "" if skce.threads is None else f", {skce.threads} thread{'s' if skce.threads > 1 else ''}"
     kernel = f"{skce.kernel.partition('(')[0]} kernel with the median distance as bandwidth"
-    if skce.bandwidth_source == "given":  # as states can have it
+    if skce.bandwidth_source == "given":  # in states
         kernel = f"{skce.kernel} kernel"
     targets = {e.skce.target_kernel.partition("(")[0]: None for e in evaluations if e.skce.prediction is not None}
     if targets:
         kernel += f", {' or '.join(targets)} kernel on targets"
     level = f"{arguments.level:g}"
-    lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are those of its classes"]
+    lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are for its classes"]
     if skce.lens == str(Buckets()) and getattr(evaluations[0], "n_classes", 0) > Buckets().n_buckets + 1:
         lens = [f"test and SKCE: sums within random groups of tokens, lens {skce.lens}; scores: tokens"]
     if skce.lens == str(Confidence()):
-        lens = ["confidences as given; accuracy: the share of predictions that were right"]
+        lens = ["confidences as given; accuracy: share of right predictions"]
     remarks = [
         *lens,
         f"SKCE: {skce.estimator} estimator, {kernel}; {skce.backend} backend{threads}",
@@ -123,7 +123,7 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     ]
     remarks += [f"{model.model}: {model.rows}" for model in models if model.rows is not None]
     if arguments.tolerance is not None:
-        remarks.append(f"miscalibrated: off by more than the tolerance {arguments.tolerance:g}")
+        remarks.append(f"miscalibrated: error above the tolerance {arguments.tolerance:g}")
     if any(e.rms_error_lower for e in evaluations if e.miscalibrated):
         remarks.append(
             f"off by at least: with confidence {1 - arguments.level:g}, the root mean square over predictions of the "
@@ -132,17 +132,17 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     together = {model.file: model.together for model in models if model.together is not None}
     remarks += [f"{printable(file)}: {of_labels.means()}" for file, of_labels in together.items()]
     if together:
-        remarks.append("verdicts by p-values that are adjusted over the labels of a file (Holm)")
+        remarks.append("verdicts: p-values are adjusted over the labels of a file (Holm)")
     elif len(models) > 1:
         remarks.append(
-            f"the level holds for each model by itself; for {level} over all {len(models)} "
+            f"the level holds for each model separately; for {level} over all {len(models)} models "
             f"use --level {arguments.level / len(models):.2g}"
         )
     return wrap_lines(remarks, width)
 
 
 def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
-    """Describe the tests, once for each method."""
+    """Yield a description of the tests of each method."""
     for method in dict.fromkeys(test.method for test in tests):
         group = [test for test in tests if test.method == method]
         scope = "all samples" if method in ("features", "adaptive") else "all pairs"

@@ -1,8 +1,7 @@
-"""What all rooms must know of samples that are read in pieces: `Source`. The formats are in `streaming.sources`.
+"""`Source`: samples that are read in chunks. The formats are in `streaming.sources`.
 
-Public functions of lower rooms take a source in place of `y_true`. Sums over it are those of
-`streaming.CalibrationState`, of which these rooms know nothing: they ask the source for them (`Source.summed`), and the
-sums for results (`Summed`).
+Public functions take a source in place of `y_true`. They ask it for sums over all samples (`Source.summed`), which
+`streaming.CalibrationState` computes, and the sums for results (`Summed`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from kcalib._backend.options import OptionError
 from kcalib._input.labels import Classification
 from kcalib.distributions import Distribution
 
-if TYPE_CHECKING:  # of them the results of few calls are made
+if TYPE_CHECKING:
     from kcalib.evaluation_results import Evaluation, ForecastEvaluation
     from kcalib.results import CalibrationTestResult, Comparison, SKCEResult
 
@@ -33,18 +32,18 @@ class Summed(Protocol):
 
 
 class SummedTogether(Protocol):
-    """The same for several models, as `kcalib.streaming.ComparisonState` has them."""
+    """Sums over several models, as `kcalib.streaming.ComparisonState` has them."""
 
     def result(self, metric: str, *, confidence_level: float) -> Comparison: ...
 
 
 class Source(ABC):
-    """Samples in files, arrays or batches that are read in pieces; `kcalib.streaming.source` makes one."""
+    """Samples in files, arrays or batches that are read in chunks; `kcalib.streaming.source` opens one."""
 
     @property
     @abstractmethod
     def n(self) -> int | None:
-        """The number of samples; None where only reading all of them would tell."""
+        """The number of samples; None if it is unknown before all are read."""
 
     @property
     @abstractmethod
@@ -54,40 +53,40 @@ class Source(ABC):
     @property
     @abstractmethod
     def n_classes(self) -> int:
-        """The number of classes, 2 for predictions of shape (n,); a ValueError for predicted distributions."""
+        """The number of classes, 2 for predictions of shape (n,). A ValueError for predicted distributions."""
 
     @property
     @abstractmethod
     def n_columns(self) -> int:
-        """The number of numbers in a prediction, at least 1."""
+        """The number of values of a prediction, at least 1."""
 
     @abstractmethod
     def chunks(self, rows: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Yield labels or targets, and predictions, from `start` on, `rows` at a time, fewer in the last chunk.
+        """Yield labels or targets, and predictions, from sample `start` on in chunks of `rows` samples.
 
-        Nothing is read ahead: a chunk is read when it is asked for, and only this one is held.
+        A chunk is read when it is asked for, and only this one is held in memory.
 
         Parameters
         ----------
         rows : int
-            Samples in a chunk, at least 1.
+            Samples in a chunk, at least 1; the last chunk may have fewer.
         start : int
-            Number of the first sample, from 0; those before it are skipped, without reading them where the format
-            allows it.
+            Number of the first sample, from 0. Earlier samples are skipped without reading them if the format allows
+            it.
 
         Yields
         ------
         y_true : array, shape (rows,) or (rows, d)
-            Labels as numbers of the columns, int64; targets, float64.
+            Labels as column numbers, int64; or targets, float64.
         y_pred : array, shape (rows, m) or (rows,), or Distribution
-            Probabilities, checked; in the dtype that they are kept in, float64 if they are kept as logits. Or
-            predicted distributions.
+            Checked probabilities in the dtype of the file, float64 if the file holds logits; or predicted
+            distributions.
 
         Raises
         ------
         ValueError
-            If `start` is beyond the last sample, if a value is wrong (naming file, column and row), or if the samples
-            come from an iterator that has been read before.
+            If `start` is beyond the last sample; if a value is wrong (the message names file, column and row); or if
+            the samples come from an iterator that was read before.
         """
 
     @abstractmethod
@@ -114,14 +113,14 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a text that differs after a file was changed, without reading everything.
+        """Return a text that changes when a file changes, without reading everything.
 
-        It comes from sizes, times of the last change, headers, beginnings and ends of files, and some rows of arrays.
+        It is computed from sizes, modification times, headers, beginnings and ends of files, and some rows of arrays.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """Return what is read, in words."""
+        """Return a description of what is read."""
 
     @abstractmethod
     def summed(self, **options: Any) -> Summed:
@@ -130,12 +129,12 @@ class Source(ABC):
         Parameters
         ----------
         **options
-            Of the state.
+            Options of the state.
         """
 
     @abstractmethod
     def summed_together(self, models: Mapping[str, Source], **options: Any) -> SummedTogether:
-        """Return the same for several models with the same labels, of which this is one.
+        """Return sums over several models with the same labels, of which this source is one.
 
         Parameters
         ----------
@@ -148,7 +147,7 @@ class Source(ABC):
 
 @singledispatch
 def rows_of(pred: Any, rows: slice) -> Any:
-    """Return some rows of predictions that a source has given."""
+    """Return some rows of the predictions of a source."""
     return pred[rows]
 
 
@@ -164,25 +163,25 @@ def _(pred: Classification, rows: slice) -> Classification:
 
 
 def is_source(y_true: Any, y_pred: Any, name: str = "y_pred") -> TypeGuard[Source]:
-    """Whether a public function was given a source; its predictions, called `name`, are then left out."""
+    """Return whether a public function was given a source; its predictions, called `name`, must then be missing."""
     if isinstance(y_true, Source):
         if y_pred is not None:
-            raise TypeError(f"`{name}` is given beside a source, which has the predictions; leave it out")
+            raise TypeError(f"`{name}` is given with a source, which has the predictions; leave it out")
         return True
     if y_pred is None:
-        raise TypeError(f"`{name}` is missing; pass labels and predictions, or a source of both")
+        raise TypeError(f"`{name}` is missing; pass labels and predictions, or a source")
     return False
 
 
 def check_left_to_source(classes: Any, from_logits: Any) -> None:
-    """Refuse options that a source has."""
+    """Refuse options that belong to the source."""
     for name, value in {"classes": classes, "from_logits": from_logits or None}.items():
         if value is not None:
             raise OptionError(name, f"is {value!r}, but a source has its own; pass it to kcalib.streaming.source")
 
 
 def check_of_classes(prediction: str | None, **options: Any) -> None:
-    """Refuse options of class probabilities where a source has distributions."""
+    """Refuse options of class probabilities if a source has distributions."""
     for name, value in options.items():
         if prediction is not None and value is not None:
             raise OptionError(
@@ -200,5 +199,5 @@ def check_not_for_sums(**options: Any) -> None:
 
 
 def state_options(**options: Any) -> dict[str, Any]:
-    """Return the options that are given."""
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

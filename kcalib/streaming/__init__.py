@@ -1,8 +1,8 @@
-"""States: sums of samples that come in batches, from many processes or from large files, and that can be merged.
+"""States: mergeable sums of samples that come in batches, from many processes or large files.
 
-A state holds an ``Accumulator`` (`_accumulator`), sums instead of samples; `_state` is the base class. `_row_sums` has
-sums, `_classes` and `_forecasts` what each kind of prediction needs, and compute the results that `kcalib.evaluate`
-returns. `_files` saves and loads states.
+A state holds an ``Accumulator`` (`_accumulator`) with sums instead of samples; `_state` is the base class. `_row_sums`
+computes the sums, `_classes` and `_forecasts` compute from them the results that `kcalib.evaluate` returns. `_files`
+saves and loads states.
 """
 
 from kcalib._input.source import Source

@@ -1,4 +1,4 @@
-"""What states of single models have in common, whatever they are of: rows, merging, copies, and what files hold."""
+"""`ModelState`: the base class of states of single models, with rows, merging, copies and files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kcalib.streaming._files.checks import LARGEST_WEIGHT
 from kcalib.streaming._files.saving import Saved
 from kcalib.streaming._options import SharedOptions
 
-VALUES_AT_ONCE, ROWS_AT_ONCE = 2**24, 2**18  # of a batch; what is made of them takes less memory than a large batch
+VALUES_AT_ONCE, ROWS_AT_ONCE = 2**24, 2**18  # larger batches are split to save memory
 
 
 class ModelState(Saved):
-    """Of one model: options, and contents that are replaced as a whole."""
+    """Base class of states of a single model: immutable options, and sums that are replaced as a whole."""
 
     _ACCUMULATOR: ClassVar[type[Accumulator]]
     _OPTIONS: ClassVar[type[SharedOptions]]
@@ -41,19 +41,19 @@ class ModelState(Saved):
         """Add a batch of samples."""
 
     def _number_clusters(self, clusters: Any, n: int) -> np.ndarray:
-        """Return the clusters of a batch, if the state is of samples in clusters."""
+        """Return the clusters of a batch, or zeros for independent samples."""
         if clusters is None:
             if self.options.clusters and n:
                 raise ValueError(
-                    "`clusters` is missing, but the state was made with clusters=True; pass the cluster of each sample"
+                    "`clusters` is None, but the state was made with clusters=True; pass the cluster of each sample"
                 )
             return np.zeros(n, dtype=np.int64)
         if not self.options.clusters:
-            raise ValueError("`clusters` is given, but the state is of independent samples; make it with clusters=True")
+            raise ValueError("`clusters` is given, but the state was made without; make it with clusters=True")
         return read_clusters(clusters, n)
 
     def _start(self, options: SharedOptions, threads: int | None) -> None:
-        """With no rows."""
+        """Start without rows."""
         if threads is not None:
             resolve_threads(threads)
         self._threads = threads
@@ -79,17 +79,17 @@ class ModelState(Saved):
         return self
 
     def merge(self, other: Self) -> Self:
-        """Add all rows of another state with the same options, but for `part`; an error leaves both as they were.
+        """Add all rows of another state with the same options, except `part`. An error leaves both states unchanged.
 
-        The state keeps its own `part`, in which it counts on; ``a + b`` is a new state of the smaller one. A state that
-        does not know its bandwidth yet takes that of one that does. While none does, all rows are held, in memory, too:
-        at most 1999 of each state that is merged. The next `update` fixes the bandwidth as soon as there are 2000
-        rows, on those of the smallest numbers; results take the same rows.
+        The state keeps its own `part` for further rows; ``a + b`` returns a new state with the smaller one. A state
+        without bandwidth takes the bandwidth of the other. While both have none, all rows are held in memory, at most
+        1999 for each merged state. The next `update` fixes the bandwidth as soon as there are 2000 rows, by those with
+        the smallest numbers; results use the same rows.
 
         Parameters
         ----------
         other : state
-            Of the same kind, of other rows; it stays as it is.
+            A state of the same kind with other rows, which is not changed.
 
         Returns
         -------
@@ -99,9 +99,9 @@ class ModelState(Saved):
         Raises
         ------
         TypeError
-            If `other` is no state of this kind.
+            If `other` is not a state of this kind.
         ValueError
-            If an option differs, the bandwidth of the kernel and the order of classes among them; if a row is in both.
+            If an option differs, including the bandwidth of the kernel and the order of classes; if a row is in both.
         """
         if not isinstance(other, type(self)):
             raise TypeError(f"`other` is {type(other).__name__}, expected a {type(self).__name__}")
@@ -115,7 +115,7 @@ class ModelState(Saved):
         return first.copy().merge(second)
 
     def copy(self) -> Self:
-        """Another state with the same rows."""
+        """Return a copy."""
         return self._with(self._accumulator, self._threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -152,7 +152,7 @@ class ModelState(Saved):
 
 
 def checked_weights(sample_weight: Any, n: int, reference: Array) -> Array:
-    """Weights of n samples, float64, beside the reference; 1 where none are given."""
+    """Return the float64 weights of n samples on the device of `reference`; 1 if None."""
     xp = arrays.namespace(reference)
     if sample_weight is None:
         return (
@@ -163,8 +163,8 @@ def checked_weights(sample_weight: Any, n: int, reference: Array) -> Array:
     if highest > LARGEST_WEIGHT:
         raise ValueError(
             f"`sample_weight[{int(xp.argmax(weights))}]` is {show_number(highest)}, expected at most "
-            f"{LARGEST_WEIGHT:.0f} in a state, whose sums are in fixed point; divide all weights by one number, so "
-            "that their mean is about 1"
+            f"{LARGEST_WEIGHT:.0f} in a state; divide all weights by the same number, so that "
+            "their mean is about 1"
         )
     if float(xp.sum(weights * weights)) > 2.0**36:
         raise large_weights_error()

@@ -1,4 +1,4 @@
-"""`ComparisonState`: several models on the same rows, from sums."""
+"""`ComparisonState`: several models on the same rows."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from kcalib.streaming.state import CalibrationState
 
 __all__ = ["ComparisonState"]
 
-HELD = FIRST_ROWS - 1  # rows of each model, of which the common bandwidth is; with one more it would be its own
+HELD = FIRST_ROWS - 1  # rows for the common bandwidth; with one more a state would fix its own
 
 
 class ComparisonState(Saved):
-    """States of several models that see the same rows, and what they have in common: for paired comparisons.
+    """Several models on the same samples, for paired comparisons from sums.
 
     Parameters
     ----------
     n_classes : int
-        Of all models.
+        Number of classes, the same for all models.
     models : sequence of str
         Two or more names.
     **options
-        As of `CalibrationState`, the same for all models. The bandwidth of a `kernel` that has none is the median over
-        the models of the median distance of the first 1999 rows; `n_resamples` is 0 by default, as no comparison needs
-        draws of labels, but a state's own test does.
+        Options of `CalibrationState`, the same for all models. A missing bandwidth of the `kernel` is set to the median
+        over the models of the median distance of the first 1999 rows. `n_resamples` is 0 by default: draws of labels
+        are needed only for the tests of the single states.
 
     Raises
     ------
     TypeError, ValueError
-        As `CalibrationState`, and if `models` are no distinct names.
+        As `CalibrationState`, and if `models` are not distinct names.
     MemoryError
         If there is no memory for the sums of pairs.
 
     Notes
     -----
-    Memory that of a state for each model, and 16 n_bins^2 bytes for each pair. Samples have no weights, as in
-    `kcalib.compare`: intervals of weighted differences are not known.
+    Memory: a state for each model, and 16 n_bins^2 bytes for each pair. Samples have no weights, as in
+    `kcalib.compare`: confidence intervals of weighted differences are not known.
 
     Examples
     --------
@@ -74,8 +74,8 @@ class ComparisonState(Saved):
     def __init__(self, n_classes: int, models: Sequence[str] = ("a", "b"), **options: Any) -> None:
         if options.get("clusters"):
             raise ValueError(
-                "`clusters` is for states of single models; leave it out, or compare samples in memory by "
-                "kcalib.compare(clusters=)"
+                "`clusters` is for states of single models; leave it out, or use kcalib.compare(clusters=) on samples "
+                "in memory"
             )
         empty = CalibrationState(n_classes, **{"n_resamples": 0} | options)
         self._states = {name: empty.copy() for name in _checked(models)}
@@ -106,23 +106,23 @@ class ComparisonState(Saved):
 
     @property
     def states(self) -> dict[str, CalibrationState]:
-        """The state of each model: copies, with the kernel that all have, open if no two predictions differ."""
+        """Copies of the states of the models, with the common kernel (without a bandwidth if all predictions agree)."""
         try:
             return self._with_common(self._states, self.n_samples)
         except NoLengthScaleError:
             return {name: state.copy() for name, state in self._states.items()}
 
     def update(self, y_true: Any, y_preds: Mapping[str, Any], *, first_row: int | None = None) -> ComparisonState:
-        """Add a batch of samples; an error or an interrupt leaves the state as it was.
+        """Add a batch of samples. An error or an interrupt leaves the state unchanged.
 
         Parameters
         ----------
         y_true : array_like
-            Labels, the same for all models, as of `CalibrationState.update`.
+            Labels, as in `CalibrationState.update`, the same for all models.
         y_preds : mapping of str to array_like
             The predictions of each model for the same samples in the same order.
         first_row : int, optional
-            As of `CalibrationState.update`.
+            As in `CalibrationState.update`.
 
         Returns
         -------
@@ -132,14 +132,14 @@ class ComparisonState(Saved):
         Raises
         ------
         TypeError, ValueError
-            As `CalibrationState.update`, the message naming the model; if `y_preds` has not all models of the state, or
-            others.
+            As `CalibrationState.update`, with the name of the model; if the models in `y_preds` are not those of the
+            state.
         """
         if not isinstance(y_preds, Mapping):
             raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
         if y_preds.keys() != self._states.keys():
             raise ValueError(
-                f"`y_preds` has the models {list(y_preds)}, expected {list(self._states)}; every batch has all models"
+                f"`y_preds` has the models {list(y_preds)}, expected {list(self._states)}; pass predictions of each"
             )
         batches: dict[str, Batch] = {}
         classes: tuple[Any, ...] | None = None  # of the first model
@@ -162,7 +162,7 @@ class ComparisonState(Saved):
         return RowTerms.of(induced(batch, self.options.lens), self.options.n_bins)
 
     def _add_batches(self, batches: dict[str, Batch]) -> dict[str, CalibrationState]:
-        """The states with their batches; the rows that the common bandwidth comes from are added before others."""
+        """Return the states with their batches; the rows that fix the common bandwidth are added first."""
         states = {name: state.copy() for name, state in self._states.items()}
         n = next(iter(batches.values())).n
         held = HELD - self.n_samples
@@ -174,7 +174,7 @@ class ComparisonState(Saved):
         return {name: state._add(batches[name]) if batches[name].n else state for name, state in states.items()}
 
     def _with_common(self, states: Mapping[str, CalibrationState], rows: int) -> dict[str, CalibrationState]:
-        """With the median over the models of the median distances for the bandwidths, where these are not known."""
+        """Return the states with the common bandwidth: the median over the models of the median distances."""
         kernel = next(iter(states.values())).options.kernel
         if not kernel.open_metrics():
             return {name: state.copy() for name, state in states.items()}
@@ -192,12 +192,12 @@ class ComparisonState(Saved):
         }
 
     def merge(self, other: ComparisonState) -> ComparisonState:
-        """Add all rows of another state of the same models; an error leaves both as they were.
+        """Add all rows of another state of the same models. An error leaves both states unchanged.
 
         Parameters
         ----------
         other : ComparisonState
-            With the same models and options, but for `part`.
+            A state with the same models and options, except `part`.
 
         Returns
         -------
@@ -207,13 +207,13 @@ class ComparisonState(Saved):
         Raises
         ------
         TypeError, ValueError
-            If `other` is something else; if it has other models; as `CalibrationState.merge`.
+            If `other` is not a `ComparisonState` or has other models; as `CalibrationState.merge`.
         """
         if not isinstance(other, ComparisonState):
             raise TypeError(f"`other` is {type(other).__name__}, expected a ComparisonState")
         if self.models != other.models:
             raise ValueError(
-                f"`models` are {self.models} in one state and {other.models} in the other; make them alike"
+                f"`models` are {self.models} in one state and {other.models} in the other; make them with the same"
             )
         states = {name: state.copy().merge(other._states[name]) for name, state in self._states.items()}
         pairs = {pair: sums + other._pairs[pair] for pair, sums in self._pairs.items()}
@@ -227,38 +227,38 @@ class ComparisonState(Saved):
         return first.copy().merge(second)
 
     def copy(self) -> ComparisonState:
-        """Another state with the same rows."""
+        """Return a copy."""
         return self._from_states(
             {name: state.copy() for name, state in self._states.items()}, dict(self._pairs), self._threads
         )
 
     def result(self, metric: str = "skce", *, confidence_level: float = 0.95) -> Comparison:
-        """Compare the models: values, paired differences, and a ranking, as `kcalib.compare`.
+        """Compare the models: values, paired differences and a ranking, as `kcalib.compare`.
 
         Parameters
         ----------
         metric : {"skce", "ece", "brier_score", "log_loss"}
-            What is compared; lower is better. "skce" by random features, the same for all models.
+            What to compare; lower is better. "skce" uses the same random features for all models.
         confidence_level : float
-            Of the intervals, in (0, 1); models are told apart at 1 minus this, over all pairs (Holm).
+            Level of the intervals, in (0, 1). Models are distinguished at level 1 minus this over all pairs (Holm).
 
         Returns
         -------
         Comparison
-            Values and differences of all rows. Paired standard errors of scores are exact; that of the SKCE comes from
-            the rows that the states keep, the same of all models; limits of the ECE from normal deviations of the bins'
-            gaps, with the covariance between the models.
+            Values and differences over all rows. Paired standard errors of scores are exact. The standard error of the
+            SKCE comes from the rows that the states keep, which are the same for all models. Confidence limits of the
+            ECE come from normal deviations of the gaps of bins, with their covariance between models.
 
         Raises
         ------
         ValueError
-            If an argument is out of range, or below four samples.
+            If an argument is out of range, or if there are fewer than four samples.
         """
         start = time.perf_counter()
         check_choice("metric", metric, tuple(METRICS))
         check_fraction("confidence_level", confidence_level)
         if self.n_samples < 4:
-            raise ValueError(f"a comparison needs at least 4 samples, not {self.n_samples}; add more")
+            raise ValueError(f"the state has {self.n_samples} samples, expected at least 4; add more")
         totals = [state._totals() for state in self.states.values()]
         inputs = Compared(totals, list(self._pairs.values()), self.options, self._threads)
         measured = METRICS[metric](inputs, confidence_level)
@@ -305,5 +305,5 @@ def _checked(models: Any) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise TypeError(f"`models` has {name!r}, expected names that are strings")
     if len(models) < 2 or len(set(models)) < len(models):
-        raise ValueError(f"`models` is {list(models)}, expected at least 2 names that differ")
+        raise ValueError(f"`models` is {list(models)}, expected at least 2 different names")
     return tuple(models)

@@ -1,4 +1,4 @@
-"""`ForecastState`: the calibration of predicted distributions that come in batches, from sums."""
+"""`ForecastState`: the calibration of predicted distributions that come in batches."""
 
 from __future__ import annotations
 
@@ -28,80 +28,78 @@ N_BINS = 20
 
 
 class ForecastState(ForecastResults, ModelState):
-    r"""What is known of the calibration of a model that predicts distributions, from all batches so far.
+    r"""Calibration of predicted distributions that come in batches, from sums that can be merged.
 
-    A state holds sums over samples, not the samples: of scores, of PIT values in bins, and of random features
+    A state holds sums over samples, not the samples: sums of scores, of PIT values in bins, and of random features
     :math:`\varphi` of the kernel on predictions :math:`P_i` with random features :math:`\psi` of the target kernel,
-    less their expectations under the prediction, which are characteristic functions:
+    minus their expectations under the prediction, which are characteristic functions:
 
     .. math:: S = \sum_i \varphi(P_i) \otimes \left( \psi(y_i) - \mathrm{E}_{Z \sim P_i} \psi(Z) \right)
 
-    from which the SKCE follows. As those of a `CalibrationState` the sums have the same bits for any batches of the
-    same rows, any order of merging, and any number of threads, with given bandwidths; rows are numbered in the same
-    way.
+    from which the SKCE follows. As in a `CalibrationState`, with given bandwidths every bit is the same for any split
+    into batches, any order of merging, and any number of threads. Rows are numbered in the same way.
 
-    The distributions are ``Normal``, ``MultivariateNormal``, ``Laplace``, ``StudentT``, ``LogNormal``, ``Gamma``,
-    ``Poisson``, ``NegativeBinomial``, ``Quantiles``, or ``Samples`` of numbers with equal weights: those whose
-    characteristic functions and distances have closed forms; and ``Censored``, ``Truncated`` and ``ZeroInflated`` ones
-    of numbers by ``Normal``, ``Laplace``, ``Gamma``, ``Poisson`` or ``NegativeBinomial``, for which some 160 quantiles
-    stand, to about 1e-7. A state is of one family, and of one dimension, number of samples, or set of levels; the first
-    batch says of which. Arrays on a GPU come to the host.
+    A state takes distributions whose characteristic functions and distances have closed forms: ``Normal``,
+    ``MultivariateNormal``, ``Laplace``, ``StudentT``, ``LogNormal``, ``Gamma``, ``Poisson``, ``NegativeBinomial``,
+    ``Quantiles``, or ``Samples`` of numbers with equal weights. It also takes ``Censored``, ``Truncated`` and
+    ``ZeroInflated`` distributions of ``Normal``, ``Laplace``, ``Gamma``, ``Poisson`` or ``NegativeBinomial`` numbers,
+    which are represented by some 160 quantiles, to about 1e-7. The first batch determines the family, and the
+    dimension, number of samples, or set of levels. Arrays on a GPU are copied to the host.
 
     Parameters
     ----------
     kernel : Kernel, optional
-        On predictions, as in `kcalib.skce`: with Wasserstein distances, the default, or of parameters. One of
-        parameters has to be given for ``MultivariateNormal``. A bandwidth that is not given is the median distance of
-        the first 2000 rows, which are held until then, and their standard deviation if these are identical (1 for
-        metric="mmd"); states that are merged have one kernel: see `kernel` below.
+        Kernel on predictions, as in `kcalib.skce`: with Wasserstein distances, the default, or on parameters.
+        ``MultivariateNormal`` needs a kernel on parameters. A missing bandwidth is set to the median distance of the
+        first 2000 rows, which are held until then; if these are identical, to their standard deviation (1 for
+        metric="mmd"). States to be merged need the same kernel.
     target_kernel : optional
-        On targets, as in `kcalib.skce`, without ``Draws``. A bandwidth that is not given is the median distance of one
-        draw from each of the first 2000 predictions.
+        Kernel on targets, as in `kcalib.skce`, without ``Draws``. A missing bandwidth is set to the median distance of
+        one draw from each of the first 2000 predictions.
     n_columns : int
-        Columns of random features, a multiple of 16. Of the target kernel there are a quarter as many, of numbers an
-        eighth, and 64 at least.
+        Number of random features, a multiple of 16. The target kernel has a quarter as many, for numbers an eighth, and
+        at least 64.
     n_bins : int
         Bins of equal width of PIT values, for the histogram.
     n_resamples : int
         Draws of all targets from the predictions for the kernels' blocks of the adaptive test. A draw takes about a
-        quarter of the time of all other sums, and as much memory as these. Default: none; the kernel's p-value is then
-        by the law of many samples, and counts a fifth. PIT values of numbers have so many draws in any case, or 199.
+        quarter of the time, and as much memory, as all other sums. Default: none; the p-value of the kernel then comes
+        from the law of many samples, and counts a fifth. PIT values of numbers have this many draws in any case, or
+        199.
     seed : int
-        Decides the features, the draws, the sample of rows, and the randomisation of PIT values;
-        from 0 to 2**63 - 1.
+        Seed of the features, the draws, the sample of rows and the randomisation of PIT values, from 0 to 2**63 - 1.
     part : int
         Where row numbers start, from 0 to 2**23 - 1.
     threads : int, optional
-        At most so many.
+        Maximum number of threads.
     clusters : bool
-        As of `CalibrationState`: the test is then of `n_resamples` flips of the clusters' signs, or 199.
+        As in `CalibrationState`; the test uses `n_resamples` sign flips of the clusters, or 199.
     fair : bool
-        For ``Samples`` of at least two members: the CRPS is the fair one, as in `kcalib.crps`.
+        For ``Samples`` with at least two members: use the fair CRPS, as in `kcalib.crps`.
 
     Raises
     ------
     TypeError, ValueError
-        If an option is not as above.
+        If an option is invalid.
 
     See Also
     --------
-    CalibrationState : Of class probabilities.
+    CalibrationState : For class probabilities.
 
     Notes
     -----
-    Memory of the sums 16 bytes for each of the `n_columns` times the columns of the target kernel, 256 KB by default,
-    `n_resamples` + 1 times; of samples at most 1024, those of open blocks of 1024 rows, and at first 2000. Scores of
-    blocks are added exactly, whatever the units of the targets; a log score may be infinite, as in memory. Coverage of
-    intervals and the quantile calibration error are those of all samples: PIT values are counted up to each of the
-    levels that they are of.
+    Memory: 16 bytes for each of the `n_columns` times the columns of the target kernel, 256 KB by default, times
+    `n_resamples` + 1; at most 1024 samples, the open blocks of 1024 rows, and at first 2000 rows. Scores of blocks are
+    added exactly, whatever the units of the targets; a log score may be infinite. Coverage of intervals and the
+    quantile calibration error are exact: PIT values are counted up to each level.
 
-    The test of predicted numbers is the adaptive one; with draws of the kernels' blocks it is that of
-    `kcalib.calibration_test` with ``kcalib.methods.Adaptive(n_resamples, n_columns)`` and the same kernels and seed,
-    where rows are numbered from 0 on. Vectors have no PIT values, and the test of the kernel. The user guide has the
-    details in "Formulas of intervals and tests".
+    For predicted numbers the test is the adaptive one. With draws of the kernels' blocks it is the test of
+    `kcalib.calibration_test` with ``kcalib.methods.Adaptive(n_resamples, n_columns)`` and the same kernels and seed, if
+    rows are numbered from 0 on. Vectors have no PIT values, and are tested by the kernel. For details see "Formulas of
+    intervals and tests" in the user guide.
 
-    Phases of features are products of frequencies and values: where targets are a million bandwidths from 0, they have
-    ten digits. Subtract a constant from targets and predictions then.
+    Phases of features are products of frequencies and values. If targets are a million bandwidths away from 0, phases
+    have ten digits only: subtract a constant from targets and predictions.
 
     Examples
     --------
@@ -158,12 +156,12 @@ class ForecastState(ForecastResults, ModelState):
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel on predictions with its bandwidths; None until these are known."""
+        """The kernel on predictions with its bandwidths; None while they are unknown."""
         return self.options.kernel if self.options.has_bandwidths else None
 
     @property
     def target_kernel(self) -> Kernel | MahalanobisGaussian | None:
-        """The kernel on targets with its bandwidths; None until these are known."""
+        """The kernel on targets with its bandwidths; None while they are unknown."""
         target_kernel: Any = self.options.target_kernel
         return target_kernel if self.options.has_bandwidths else None
 
@@ -177,23 +175,22 @@ class ForecastState(ForecastResults, ModelState):
         clusters: Any = None,
         first_row: int | None = None,
     ) -> ForecastState:
-        """Add a batch of samples; an error or an interrupt leaves the state as it was.
+        """Add a batch of samples. An error or an interrupt leaves the state unchanged.
 
         Parameters
         ----------
         y_true : array_like, shape (n,) or (n, d)
             Targets.
         y_pred : Distribution
-            Predicted distributions of the family of the state, see `kcalib.distributions`; of no samples, too, which
-            add nothing.
+            Predicted distributions of the family of the state, see `kcalib.distributions`. An empty batch adds nothing.
         sample_weight : array_like, shape (n,), optional
-            Weights from 0 to 2**18, in all of a root mean square of at least 1e-6; there are no draws of targets of
-            weighted samples. Default 1.
+            Weights from 0 to 2**18, with a root mean square of at least 1e-6 over all rows. There are no draws of
+            targets for weighted samples. Default 1.
         clusters : array_like, shape (n,), optional
-            As of `CalibrationState.update`.
+            As in `CalibrationState.update`.
         first_row : int, optional
-            The rows are those from this number on, counted from the start of the part. Default: after the last one of
-            the part so far.
+            Number of the first row of the batch, counted from the start of the part. Default: the next number of the
+            part.
 
         Returns
         -------
@@ -203,10 +200,10 @@ class ForecastState(ForecastResults, ModelState):
         Raises
         ------
         TypeError
-            If `y_pred` is no distribution of numbers or vectors, or for arguments of other types.
+            If `y_pred` is not a distribution of numbers or vectors, or if an argument has a wrong type.
         ValueError
-            As `kcalib.skce` for its arguments; if the distributions are of a family that a state cannot add up, or of
-            another one than those before; if a row is in the state already; if weights are too large for exact sums.
+            As `kcalib.skce`; if the family cannot be added up or differs from that of the state; if the state has one
+            of the rows already; if weights are too large for exact sums.
         MemoryError
             If there is no memory for the sums of all draws.
         """
@@ -215,12 +212,12 @@ class ForecastState(ForecastResults, ModelState):
     def _batch(
         self, y_true: Any, y_pred: Any, sample_weight: Any, first_row: int | None, clusters: Any
     ) -> tuple[Batch, Family]:
-        """The samples, checked, and the family of their distributions."""
+        """Return the checked samples and the family of their distributions."""
         prediction = as_forecast(y_true, y_pred)
         if not isinstance(prediction, Distribution) or isinstance(prediction, Categorical):
             raise TypeError(
                 f"`y_pred` is {type(y_pred).__name__}, expected predicted distributions of numbers or vectors, such as "
-                "kcalib.distributions.Normal(mean, std); class probabilities are for a CalibrationState"
+                "kcalib.distributions.Normal(mean, std); for class probabilities use a CalibrationState"
             )
         family = Family.of(prediction)
         if _is_empty(y_true, prediction, sample_weight):
@@ -256,6 +253,6 @@ class ForecastState(ForecastResults, ModelState):
 
 
 def _is_empty(y_true: Any, prediction: Distribution, sample_weight: Any) -> bool:
-    """Whether a batch has no samples, such as a filter leaves at times; of other lengths it is refused."""
+    """Return whether a batch has no samples, as after a filter; other lengths are refused later."""
     batch = {"y_true": y_true} if sample_weight is None else {"y_true": y_true, "sample_weight": sample_weight}
     return prediction.n == 0 and all(arrays.as_array(value, name).shape[:1] == (0,) for name, value in batch.items())

@@ -1,4 +1,4 @@
-"""`GroupedState`: the calibration of a model in each group of samples, and in all of them, from sums."""
+"""`GroupedState`: the calibration of a model in groups of samples and in total."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Name = int | str
 
 
 class GroupedState(Saved):
-    """A `CalibrationState` of all samples, and one of each group of them: hospitals, languages, months.
+    """A `CalibrationState` of all samples and one of each group of samples: hospitals, languages, months.
 
     Parameters
     ----------
     n_classes : int
-        As of `CalibrationState`.
+        As in `CalibrationState`.
     max_groups : int
-        More groups than these are refused: names are those of groups, not one for each sample.
+        Maximum number of groups, which guards against a group for each sample.
     **options
-        As of `CalibrationState`. Draws of labels take memory in each group: 8 MB of 10 classes with 199 draws.
+        As in `CalibrationState`. Draws of labels take memory in each group: 8 MB for 10 classes and 199 draws.
 
     Raises
     ------
@@ -41,9 +41,9 @@ class GroupedState(Saved):
 
     Notes
     -----
-    A row is counted once in the total, and once in its group, where rows are numbered as they come. All groups have the
-    kernel of the total; while its bandwidth is not known, `groups` shows it as it would be of the rows so far. Time and
-    memory are those of one state more than there are groups.
+    A row is added to the total and to its group, where rows are numbered in the order of arrival. All groups have the
+    kernel of the total. While its bandwidth is unknown, `groups` computes it from the rows so far. Time and memory are
+    those of one state more than there are groups.
 
     Examples
     --------
@@ -79,28 +79,28 @@ class GroupedState(Saved):
 
     @property
     def total(self) -> CalibrationState:
-        """The state of all samples: a copy."""
+        """A copy of the state of all samples."""
         return self._total.copy()
 
     @property
     def groups(self) -> dict[Name, CalibrationState]:
-        """The state of each group by its name, in ascending order, numbers first: copies, with the total's kernel."""
+        """Copies of the states of the groups by name, sorted with numbers first, with the kernel of the total."""
         total = self._total
-        with suppress(NoLengthScaleError):  # it stays open
+        with suppress(NoLengthScaleError):  # the bandwidth stays unknown
             total = total._with_kernel_of_rows()
         return {name: self._groups[name]._with_kernel_of(total) for name in sorted(self._groups, key=_order)}
 
     def update(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, group: Any, clusters: Any = None
     ) -> GroupedState:
-        """Add a batch of samples; an error or an interrupt leaves the state as it was.
+        """Add a batch of samples. An error or an interrupt leaves the state unchanged.
 
         Parameters
         ----------
         y_true, y_pred, sample_weight, clusters
-            As of `CalibrationState.update`.
+            As in `CalibrationState.update`.
         group : array_like of int or str, shape (n,), or int or str
-            The group of each sample, or of all of them. False and True are the groups 0 and 1.
+            The group of each sample, or of all samples. False and True are the groups 0 and 1.
 
         Returns
         -------
@@ -110,10 +110,10 @@ class GroupedState(Saved):
         Raises
         ------
         TypeError, ValueError
-            As `CalibrationState.update`; if `group` has another shape or holds something else; if there are more groups
-            than `max_groups`.
+            As `CalibrationState.update`; if `group` has another shape or type; if there are more than `max_groups`
+            groups.
         MemoryError
-            If there is no memory for the sums of further groups.
+            If there is no memory for the sums of new groups.
         """
         batch = self._total._batch(y_true, y_pred, sample_weight, clusters=clusters)
         names, number = _names(group, batch.n)
@@ -130,12 +130,12 @@ class GroupedState(Saved):
         return self
 
     def merge(self, other: GroupedState) -> GroupedState:
-        """Add the groups of another state; those of the same name are merged. An error leaves both as they were.
+        """Add the groups of another state; groups with the same name are merged. An error leaves both states unchanged.
 
         Parameters
         ----------
         other : GroupedState
-            With the same options, but for `part` and `max_groups`.
+            A state with the same options, except `part` and `max_groups`.
 
         Returns
         -------
@@ -145,11 +145,11 @@ class GroupedState(Saved):
         Raises
         ------
         TypeError
-            If `other` is something else.
+            If `other` is not a `GroupedState`.
         ValueError
-            As `CalibrationState.merge`, or if there are more groups than `max_groups`.
+            As `CalibrationState.merge`, or if there are more than `max_groups` groups.
         MemoryError
-            If there is no memory for the sums of further groups.
+            If there is no memory for the sums of new groups.
         """
         if not isinstance(other, GroupedState):
             raise TypeError(f"`other` is {type(other).__name__}, expected a GroupedState")
@@ -172,7 +172,7 @@ class GroupedState(Saved):
         return new.merge(second)
 
     def copy(self) -> GroupedState:
-        """Another state with the same rows."""
+        """Return a copy."""
         state = type(self).__new__(type(self))
         state.max_groups, state._total, state._empty = self.max_groups, self._total.copy(), self._empty
         state._groups = {name: group_state.copy() for name, group_state in self._groups.items()}
@@ -186,8 +186,8 @@ class GroupedState(Saved):
         new = sorted(names - self._groups.keys(), key=_order)
         if len(names) > self.max_groups:
             raise ValueError(
-                f"with {new[0]!r} there are {len(names)} groups, and max_groups={self.max_groups}; pass names that "
-                "many samples share, or make the state with more `max_groups`"
+                f"with {new[0]!r} there are {len(names)} groups, expected at most max_groups={self.max_groups}; use "
+                "larger groups, or make the state with a larger `max_groups`"
             )
         options = self.options
         of_kernels = 16 * options.n_columns * options.n_classes * (1 + 1.25 * options.n_kernel_resamples)
@@ -221,21 +221,21 @@ def _order(name: Name) -> tuple[bool, Name]:
 
 
 def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
-    """Return the names in a batch, and the index of each sample's name."""
+    """Return the names in a batch, and for each sample the index of its name."""
     if isinstance(group, (int, np.integer, np.bool_)):
         return [check_integer("group", int(group), -(2**63), 2**63 - 1)], np.zeros(n, dtype=np.int64)
     if isinstance(group, str):
         return [str(group)], np.zeros(n, dtype=np.int64)
     is_list = isinstance(group, (list, tuple))
     group_names = None if is_list else arrays.to_host(arrays.as_array(group, "group"))
-    if group_names is None or group_names.dtype.kind == "O":  # NumPy makes strings of all where some are
+    if group_names is None or group_names.dtype.kind == "O":  # NumPy would turn mixed entries into strings
         entries = list(group)
         kinds = [_kind(name, row) for row, name in enumerate(entries)]
         index = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), None)
         if index is not None:
             raise TypeError(
-                f"`group[0]` is {entries[0]!r} and `group[{index}]` is {entries[index]!r}, expected integers or "
-                "strings alone; pass strings for all"
+                f"`group[0]` is {entries[0]!r} and `group[{index}]` is {entries[index]!r}, expected only integers or "
+                "only strings; pass strings"
             )
         group_names = np.array(entries, dtype=(kinds[0] if kinds else int))
     if group_names.dtype.kind not in "biuU":
@@ -253,7 +253,7 @@ def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
 
 
 def _kind(name: Any, row: int) -> type:
-    """`str` or `int`, of which booleans are."""
+    """Return `str` or `int` (also for booleans), or refuse the name."""
     if isinstance(name, str):
         if name.endswith("\0"):  # NumPy's strings do not keep it
             raise ValueError(f"`group[{row}]` is {name!r}, expected a name that does not end with a null character")

@@ -1,4 +1,4 @@
-"""A state of whatever kind from a file."""
+"""`load`: read a state of any kind from a file."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def load(path: Any) -> Any:
     Parameters
     ----------
     path : str or path-like
-        A file that `save` of a state has written.
+        A file that was written by `save` of a state.
 
     Returns
     -------
     state
-        Of the class that was saved.
+        A state of the class that was saved.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it is a folder, empty, truncated, damaged, none of kcalib's, or of a later version.
+        If it is a folder, empty, truncated, damaged, not written by kcalib, or of a later version.
 
     Examples
     --------
@@ -52,9 +52,9 @@ def load(path: Any) -> Any:
 
 
 def state_of(content: Content, name: str) -> Any:
-    """The state of what was read of a file called `name`."""
+    """Return the state in the content of a file called `name`."""
     if content.kind not in KINDS:
         raise ValueError(
-            f"{name} holds a state of the kind {content.kind!r}, which this version does not know; update kcalib"
+            f"{name} holds a state of the kind {content.kind!r}, which this version does not have; update kcalib"
         )
     return KINDS[content.kind]._of_content(content, name)

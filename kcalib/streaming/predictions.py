@@ -1,4 +1,4 @@
-"""`PredictionSample`: a kernel for states that know nothing of each other, from a sample of all their predictions."""
+"""`PredictionSample`: a common kernel for independent states, from a sample of all their predictions."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ __all__ = ["PredictionSample"]
 class PredictionSample:
     """A random sample of predictions that come in batches, for the median heuristic over all of them.
 
-    The rows whose numbers have the smallest hashes are kept, so that samples of parts of the data add up to the sample
-    of all, in any order. Rows are numbered as those of a `CalibrationState`.
+    Rows whose numbers have the smallest hashes are kept. Samples of parts of the data therefore merge to the sample of
+    all data, in any order. Rows are numbered as in a `CalibrationState`.
 
     Parameters
     ----------
     n_classes : int
         Columns of `y_pred`, from 2 to 2**20.
     size : int
-        Rows that are kept, at least 2.
+        Number of rows to keep, at least 2.
     lens : Lens, optional
-        That of the states.
+        The lens of the states.
     from_logits : bool
-        Apply a softmax to `y_pred`.
+        Apply softmax to `y_pred`.
     seed : int
-        Of the hashes.
+        Seed of the hashes.
     part : int
         Where row numbers start, from 0 to 2**23 - 1.
 
     Raises
     ------
     TypeError, ValueError
-        If an option is not as above.
+        If an option is invalid.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class PredictionSample:
         self._part = check_integer("part", part, 0, PARTS - 1)
         seed, size = check_integer("seed", seed, 0, LARGEST_SEED), check_integer("size", size, 2, 2**20)
         self._row_set = RowSet()
-        self._columns: tuple[Any, ...] = ()  # names, of the first frame
+        self._columns: tuple[Any, ...] = ()  # names in the first frame
         self._sample = RowSample.empty(size, seed, no_rows(induced_row(self._n_classes, self._lens).m))
 
     @property
@@ -89,14 +89,14 @@ class PredictionSample:
         return len(self._row_set)
 
     def update(self, y_pred: Any, *, first_row: int | None = None) -> PredictionSample:
-        """Add a batch of predictions; an error leaves the sample as it was.
+        """Add a batch of predictions. An error leaves the sample unchanged.
 
         Parameters
         ----------
         y_pred : array_like, shape (n, n_classes)
-            As in `kcalib.skce`; none, too: an empty batch adds nothing.
+            As in `kcalib.skce`. An empty batch adds nothing.
         first_row : int, optional
-            As of `CalibrationState.update`.
+            As in `CalibrationState.update`.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class PredictionSample:
         Raises
         ------
         TypeError, ValueError
-            As `kcalib.skce` for predictions; if a row is in the sample's rows already.
+            As `kcalib.skce` for predictions; if one of the rows was added already.
         """
         pred, columns = arrays.as_array(y_pred, "y_pred"), column_names(y_pred, self._n_classes)
         if pred.ndim in (1, 2) and pred.shape[0] == 0 and pred.shape[1:] in ((), (self._n_classes,)):
@@ -114,7 +114,7 @@ class PredictionSample:
         labels = np.zeros(pred.shape[0] if pred.ndim else 1, dtype=np.int64)
         data = prepare(labels, pred, from_logits=self._from_logits)
         if data.m != self._n_classes:
-            raise ValueError(f"`y_pred` has {data.m} classes, but the sample is of n_classes={self._n_classes}")
+            raise ValueError(f"`y_pred` has {data.m} classes, expected n_classes={self._n_classes}")
         if columns and self._columns:
             data = dataclasses.replace(data, classes=Classes(columns)).in_order(Classes(self._columns))
         first = first_number(self._row_set, self._part, first_row, data.n)
@@ -126,12 +126,12 @@ class PredictionSample:
         return self
 
     def merge(self, other: PredictionSample) -> PredictionSample:
-        """Add the rows of another sample with the same options, but for `part`; an error leaves both as they were.
+        """Add the rows of another sample with the same options, except `part`. An error leaves both samples unchanged.
 
         Parameters
         ----------
         other : PredictionSample
-            Of other rows; it stays as it is.
+            A sample of other rows, which is not changed.
 
         Returns
         -------
@@ -141,7 +141,7 @@ class PredictionSample:
         Raises
         ------
         TypeError, ValueError
-            If `other` is no `PredictionSample`; if an option differs, or if a row is in both.
+            If `other` is not a `PredictionSample`; if an option differs, or if a row is in both.
         """
         if not isinstance(other, PredictionSample):
             raise TypeError(f"`other` is {type(other).__name__}, expected a PredictionSample")
@@ -171,7 +171,7 @@ class PredictionSample:
         return copy.copy(self) if isinstance(other, int) and other == 0 else NotImplemented  # `sum` begins with 0
 
     def kernel(self, kernel: Kernel | None = None) -> Kernel:
-        """A kernel with the median distance of the sampled predictions for bandwidths that it has not.
+        """Return a kernel whose missing bandwidths are the median distance of the sampled predictions.
 
         Parameters
         ----------
@@ -181,17 +181,17 @@ class PredictionSample:
         Returns
         -------
         Kernel
-            What states are made with. Time O(size^2).
+            A kernel for states. Time O(size^2).
 
         Raises
         ------
         TypeError, ValueError
-            As `kcalib.skce` for its kernel; if there are fewer than two predictions, or identical ones only.
+            As `kcalib.skce` for its kernel; if there are fewer than two predictions, or only identical ones.
         """
         rows = self._sample.rows
         kernel = check_kernel(kernel, rows.predictions.shape[1])
         try:
             return resolve([rows.predictions], kernel, None, elsewhere=True)[0]
         except NoLengthScaleError as error:
-            remedy = "add others by update() or merge(), or make states with kernel=Exponential(bandwidth=1.0)"
+            remedy = "add more predictions, or make states with a bandwidth, such as kernel=Exponential(bandwidth=1.0)"
             raise NoLengthScaleError(error.n, remedy) from None

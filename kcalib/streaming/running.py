@@ -1,7 +1,7 @@
-"""`run`: a source into a state, chunk by chunk, with checkpoints, signals and progress.
+"""`run` adds a source to a state chunk by chunk, with checkpoints, signals and progress.
 
-A state knows which rows it has, so its own file is the checkpoint, and a run goes on at the first row that is missing.
-Beside the state the file has a note of the run (`Note`): a run of another source or of other rows is refused by it.
+The file of a state is the checkpoint. It also holds a note of the run (`Note`), by which a run of another source or of
+other rows is refused. A resumed run continues at the first missing row.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ State = TypeVar("State", bound=AnyState)
 Samples = Source | ModelSources
 
 CHUNK_ROWS = 65536
-CHUNK_VALUES = 2**22  # most numbers of predictions of a chunk
-FIRST_SLICE = 1024  # rows of a chunk that are added at a time, before it is known how long they take
-SLICE_SECONDS = 0.25  # that they should take: signals wait for them
+CHUNK_VALUES = 2**22  # limit for the predictions of a chunk
+FIRST_SLICE = 1024  # rows of the first slice, whose time is measured
+SLICE_SECONDS = 0.25  # signals wait for the end of a slice
 SHARE_OF_SAVING = 0.05  # of the time of a run
 
 
 class RunStopped(Exception):
-    """A signal asked a run to stop, and its state is saved; the same run with ``resume=True`` goes on from there.
+    """A signal stopped a run after its state was saved. Continue by the same call with ``resume=True``.
 
     Attributes
     ----------
     signal : signal.Signals
-        What asked: SIGTERM or SIGINT.
+        SIGTERM or SIGINT.
     checkpoint : pathlib.Path
         The file with the state.
     row : int
@@ -63,7 +63,7 @@ class RunStopped(Exception):
     def __str__(self) -> str:
         return (
             f"stopped by {self.signal.name} before row {self.row} of the source; the state is in "
-            f"{str(self.checkpoint)!r}, and the same run goes on from there if it is asked to resume"
+            f"{str(self.checkpoint)!r}; continue by the same call with resume=True"
         )
 
 
@@ -71,7 +71,7 @@ class RunStopped(Exception):
 class Note:
     """What a checkpoint says about the run that wrote it."""
 
-    source: str  # in words
+    source: str  # its description
     fingerprint: str
     begin: int  # rows of the source
     end: int | None
@@ -80,7 +80,7 @@ class Note:
     finished: bool
 
     def difference(self, other: Note) -> str | None:
-        """In what another run is not this one, in words; None if it is the same."""
+        """Describe the difference to another run; None if it is the same."""
         if self.fingerprint != other.fingerprint:
             same = self.source == other.source
             return f"its source is {self.source}, {'as it was before a change' if same else f'not {other.source}'}"
@@ -97,7 +97,7 @@ class Note:
 
     @classmethod
     def of(cls, entries: dict[str, Any]) -> Note:
-        """Return the note in a file, without the entries that later versions have added."""
+        """Return the note in a file, without entries that later versions have added."""
         return cls(**{field.name: entries[field.name] for field in fields(cls)})
 
 
@@ -113,57 +113,56 @@ def run(
     checkpoint_seconds: float = 0.0,
     log_seconds: float | None = None,
 ) -> State:
-    """Update a state with the rows of a source, in O(chunk) memory, so that an interrupted run can go on.
+    """Update a state with the rows of a source in O(chunk) memory, so that an interrupted run can continue.
 
-    With a `checkpoint` the state is saved there after a chunk whenever saving costs at most 5 % of the time, and at the
-    end; a process that is killed loses what came after. SIGTERM and SIGINT are noted, and after the chunk at hand,
-    which takes about a quarter of a second, the state is saved and `RunStopped` raised. A second SIGINT stops at once.
-    A run that was stopped or killed and resumed, however often, gives the state of the undisturbed one, bit for bit.
+    With a `checkpoint` the state is saved after a chunk if saving takes at most 5 % of the time, and at the end. A
+    process that is killed loses the rows after the last save. On SIGTERM or SIGINT the run finishes the chunk at hand,
+    which takes about a quarter of a second, saves the state and raises `RunStopped`. A second SIGINT stops at once. A
+    run that was stopped or killed and resumed returns the same state as an uninterrupted one, bit for bit.
 
     Parameters
     ----------
     state : CalibrationState, ForecastState or ComparisonState
-        What to update, in place.
+        The state to update, in place.
     source : Source, or mapping of str to Source
-        See `kcalib.streaming.source`; for a `ComparisonState` one for each of its models, with the same labels.
+        See `kcalib.streaming.source`. For a `ComparisonState` one source for each model, with the same labels.
     checkpoint : path-like, optional
-        A file for the state; it can be loaded, merged and shown like any other.
+        File for the state. It can be loaded, merged and shown like any other.
     resume : bool
-        Go on from the checkpoint where it exists; the state returned is then the one from the file. Without `resume` an
-        existing file is refused.
+        Continue from the checkpoint if it exists, and return its state. Without `resume` an existing file is refused.
     rows : tuple of int, optional
-        A share of the source, from a row up to but not including another (None: to the end). Default: all.
+        Read the rows of the source from the first number up to but not including the second (None: to the end).
+        Default: all.
     first_row : int
-        The number of the source's row 0, relative to the part of the state, see `CalibrationState.update`. Rows are
-        numbered as they are in the source, so shares of one source can be merged; a second source into one state needs
+        Number of row 0 of the source, relative to the part of the state, see `CalibrationState.update`. Rows keep their
+        numbers of the source, so states of different `rows` can be merged. A second source for the same state needs
         another number.
     chunk_rows : int
-        Most rows of a chunk. The result is the same bit for bit whatever it is.
+        Maximum number of rows of a chunk. It does not change the result.
     checkpoint_seconds : float
-        Least time between two saves.
+        Minimum time between two saves.
     log_seconds : float, optional
-        Where standard error is no terminal, write a line there each so many seconds, with rate and time left. On a
-        terminal such a line is shown from two seconds on.
+        If standard error is not a terminal, write a line with rate and remaining time there at this interval. A
+        terminal shows such a line after two seconds.
 
     Returns
     -------
     CalibrationState, ForecastState or ComparisonState
-        `state`, or the one from the checkpoint.
+        `state`, or the state from the checkpoint.
 
     Raises
     ------
     RunStopped
-        By SIGTERM or SIGINT, if there is a checkpoint.
+        On SIGTERM or SIGINT, if there is a checkpoint.
     ValueError
-        If a value is wrong, with its row; if the checkpoint is of another run, with the difference; if rows are
-        outside of the source; if the state has some of the rows; if labels of models differ, with the first such row.
+        If a value is wrong (the message names its row); if the checkpoint belongs to another run; if rows are not in
+        the source; if the state has some of the rows already; if labels of models differ.
     TypeError
-        If the state is of one model and there are sources of several, or the other way round.
+        If the state is of one model and there are several sources, or vice versa.
     FileExistsError
-        If there is a checkpoint and no `resume`.
+        If the checkpoint exists and `resume` is False.
     OSError
-        If the checkpoint cannot be written; one that was there before is kept. BlockingIOError if another process has
-        it as its checkpoint.
+        If the checkpoint cannot be written; an existing one is kept. BlockingIOError if another process uses it.
 
     Examples
     --------
@@ -191,7 +190,7 @@ def run(
         if path is not None and path.exists():
             if not resume:
                 raise FileExistsError(
-                    f"the checkpoint {str(path)!r} exists; pass resume=True to go on from it, or remove it"
+                    f"the checkpoint {str(path)!r} exists; pass resume=True to continue, or remove it"
                 )
             state = _resumed(state, path, note)
         return feed(
@@ -201,20 +200,22 @@ def run(
 
 
 def _samples(state: AnyState, source: Any) -> Samples:
-    """What a run reads."""
+    """Check the source of a run."""
     if isinstance(state, ComparisonState):
         if not isinstance(source, Mapping):
-            raise TypeError(f"`source` is a {type(source).__name__}, expected a mapping of the models to their sources")
+            raise TypeError(f"`source` is a {type(source).__name__}, expected a mapping of models to sources")
         if source.keys() != set(state.models):
-            raise ValueError(f"`source` has the models {list(source)}, the state {list(state.models)}; name them alike")
+            raise ValueError(
+                f"`source` has the models {list(source)}, expected those of the state: {list(state.models)}"
+            )
         return ModelSources({name: source[name] for name in state.models})
     if not isinstance(source, Source):
-        raise TypeError(f"`source` is a {type(source).__name__}, expected what kcalib.streaming.source returns")
+        raise TypeError(f"`source` is a {type(source).__name__}, expected the result of kcalib.streaming.source")
     return source
 
 
 def loaded(path: Path) -> tuple[Any, Note | None]:
-    """The state of a file, and the note of the run that left it."""
+    """Return the state in a file and the note of the run that wrote it."""
     name = printable(path)
     content = unpack(read(path), name)
     return state_of(content, name), None if content.run is None else Note.of(content.run)
@@ -225,18 +226,18 @@ def _save(state: AnyState, path: Path, note: Note) -> None:
 
 
 def next_row(state: ModelState) -> int:
-    """The number after those of the state's part, counted from its start."""
+    """Return the number after the last row of the state's part, relative to its start."""
     begin = state.options.part * PART
     return max((stop - begin for _, stop in state.rows if begin < stop <= begin + PART), default=0)
 
 
 def with_part(state: S, part: int) -> S:
-    """The same rows, and more to come in another part."""
+    """Return the state with the same rows; new rows are numbered in another part."""
     return state._from(replace(state.options, part=part), state._arrays())  # type: ignore[type-var]
 
 
 def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
-    """A share of a source of `n` rows, or of unknown length."""
+    """Return the first and last row of a run over a source of `n` rows (None: unknown)."""
     if rows is None:
         return 0, n
     try:
@@ -245,25 +246,25 @@ def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
         raise TypeError(f"`rows` is {rows!r}, expected a pair of row numbers such as (0, 1000)") from None
     begin = check_integer("rows", begin, 0)
     if end is not None:
-        end = check_integer("rows", end, begin, hint=": the end, which is not included")
+        end = check_integer("rows", end, begin, hint=": the end, which is exclusive")
     if n is not None and (begin > n or (end is not None and end > n)):
-        raise OptionError("rows", f"is {begin}:{'' if end is None else end}, expected rows among the {n} of the source")
+        raise OptionError("rows", f"is {begin}:{'' if end is None else end}, but the source has {n} rows")
     end = n if end is None else end
     return begin, end
 
 
 def _resumed(state: State, path: Path, note: Note) -> State:
-    """Return the state of a checkpoint that this very run has left."""
+    """Return the state of a checkpoint, or refuse it if it belongs to another run."""
     saved_state, saved_note = loaded(path)
-    fault = f"the checkpoint {str(path)!r} is of another run"
-    remedy = "name another checkpoint, or remove this one to start again"
+    fault = f"the checkpoint {str(path)!r} belongs to another run"
+    remedy = "name another checkpoint, or remove this one to start over"
     if not isinstance(saved_state, type(state)):
         raise ValueError(f"{fault}: it holds a {type(saved_state).__name__}; {remedy}")
     options = state.options if state.n_samples else state.options.with_classes_of(saved_state.options)
     reason = saved_state.options.difference(options)
     if reason is not None:
         raise ValueError(f"{fault}: {reason.partition(';')[0]}; {remedy}")
-    reason = "its file names no run" if saved_note is None else saved_note.difference(note)
+    reason = "it has no note of a run" if saved_note is None else saved_note.difference(note)
     if reason is not None:
         raise ValueError(f"{fault}: {reason}; {remedy}")
     missing = next((rows for rows in state.rows if not _holds(saved_state.rows, rows)), None)
@@ -289,7 +290,7 @@ def feed(
     checkpoint_seconds: float = 0.0,
     log_seconds: float | None = None,
 ) -> State:
-    """Update `state` with the rows of `note` that follow those it has; save to `path`. See `run`."""
+    """Update `state` with the rows of `note` that it does not have yet, and save it to `path`. See `run`."""
     chunk_rows = check_integer("chunk_rows", chunk_rows, 1)
     chunk_rows = max(1, min(chunk_rows, CHUNK_VALUES // source.n_columns))
     begin = row = _place(state, note) if resume else note.begin
@@ -305,7 +306,7 @@ def feed(
             if clusters is None and state.options.clusters:
                 raise ValueError(
                     "the state was made with clusters=True, but the source has no clusters; open it with "
-                    "clusters=, the name of their array or column"
+                    "clusters=NAME of their array or column"
                 )
             of_rows = {} if clusters is None else {"clusters": clusters}
             state.update(y_true, y_pred, first_row=note.first_row + row, **of_rows)
@@ -319,13 +320,13 @@ def feed(
             finished = True
         saver.save(finished or row == note.end)
         if stop.signal is not None:
-            assert path is not None  # signals are noted only where there is a checkpoint
+            assert path is not None  # signals are noted only if there is a checkpoint
             raise RunStopped(stop.signal, path, row)
     return state
 
 
 def _place(state: AnyState, note: Note) -> int:
-    """The first row of the run that the state does not have."""
+    """Return the first row of the run that the state does not have."""
     number = state.options.part * PART + note.first_row
     for start, stop in state.rows:
         if start <= number + note.begin < stop:
@@ -342,7 +343,7 @@ def _chunks(source: Samples, state: AnyState, rows: int, start: int) -> Iterator
 def _slices(
     chunks: Iterator[tuple[Any, Any, Any]], begin: int, end: int | None, chunk_rows: int
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """The rows of chunks, so many at a time that whoever takes them has a moment's work."""
+    """Split chunks into slices that take about `SLICE_SECONDS`."""
     row, size = begin, min(FIRST_SLICE, chunk_rows)
     for y_true, y_pred, clusters in chunks:
         at, length = 0, len(y_true) if end is None else min(len(y_true), end - row)
@@ -359,14 +360,14 @@ def _slices(
 
 
 def _part(y_pred: Any, start: int, stop: int) -> Any:
-    """Return rows of the predictions of one model, or of each model."""
+    """Return rows of the predictions of one model or of each model."""
     if isinstance(y_pred, dict):
         return {name: rows_of(predictions, slice(start, stop)) for name, predictions in y_pred.items()}
     return rows_of(y_pred, slice(start, stop))
 
 
 class _Saver:
-    """Saves the state now and then."""
+    """Saves the state from time to time."""
 
     def __init__(self, state: AnyState, note: Note, path: Path | None, least_seconds: float):
         self._state, self._note, self._path, self._least = state, note, path, least_seconds
@@ -395,7 +396,7 @@ class StopRequest:
         self._interrupts = 0
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler. A second SIGINT does not wait any longer."""
+        """Handle a signal; a second SIGINT interrupts at once."""
         if self.signal is None:
             self.signal = signal.Signals(number)
         self._interrupts += number == signal.SIGINT
@@ -405,7 +406,7 @@ class StopRequest:
 
 @contextmanager
 def note_signals() -> Iterator[StopRequest]:
-    """Note SIGTERM and SIGINT while the body runs; the handlers before are restored."""
+    """Note SIGTERM and SIGINT in the body, and restore the previous handlers."""
     request = StopRequest()
     before: dict[signal.Signals, Any] = {}
     try:
@@ -422,7 +423,7 @@ def note_signals() -> Iterator[StopRequest]:
 
 
 class RowProgress:
-    """Says how far a run is."""
+    """Shows the progress of a run."""
 
     def __init__(self, stream: TextIO, total: int | None, interval: float, delay: float):
         self._stream, self._total, self._interval = stream, total, interval
@@ -432,7 +433,7 @@ class RowProgress:
         self._is_visible = False
 
     def __call__(self, n_rows: int, skipped: int) -> None:
-        """Show progress after `n_rows` rows of this run, and `skipped` rows of runs before."""
+        """Show progress after `n_rows` rows of this run and `skipped` rows of previous runs."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -469,7 +470,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def row_progress(total: int | None, log_seconds: float | None) -> Iterator[RowProgress | None]:
-    """A line on a terminal, from two seconds on; where standard error is none, one each `log_seconds` (None: none)."""
+    """Show progress on a terminal after two seconds, or write a line to another stream each `log_seconds`."""
     stream = sys.stderr
     if stream is not None and stream.isatty():
         progress = RowProgress(stream, total, interval=0.1, delay=2.0)

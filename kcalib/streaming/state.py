@@ -1,4 +1,4 @@
-"""`CalibrationState`: the calibration of class probabilities that come in batches, from sums."""
+"""`CalibrationState`: the calibration of class probabilities that come in batches."""
 
 from __future__ import annotations
 
@@ -34,71 +34,70 @@ __all__ = ["CalibrationState"]
 
 
 class CalibrationState(Results, ModelState):
-    r"""What is known of the calibration of a model from all batches so far.
+    r"""Calibration of class probabilities that come in batches, from sums that can be merged.
 
-    A state holds sums over samples, not the samples: of scores, of bins, and of random features :math:`\varphi` of the
-    kernel with the residuals :math:`e_i = \text{onehot}(y_i) - p_i`,
+    A state holds sums over samples, not the samples: sums of scores, of bins, and of random features :math:`\varphi` of
+    the kernel with the residuals :math:`e_i = \text{onehot}(y_i) - p_i`,
 
     .. math:: S = \sum_i \varphi(p_i) \otimes e_i
 
-    from which the SKCE follows. Sums are added exactly: with a given bandwidth they have the same bits for any batches
-    of the same rows, any order of merging, and any number of threads. Batches are of NumPy, PyTorch, JAX, CuPy and
-    whatever else `kcalib.skce` takes. They come to the host.
+    from which the SKCE follows. Sums are exact: for a given bandwidth every bit is the same for any split into batches,
+    any order of merging, and any number of threads. Batches may be arrays of NumPy, PyTorch, JAX, CuPy and all other
+    libraries that `kcalib.skce` takes; they are copied to the host.
 
-    Rows have numbers. A state counts them as they come, from ``part * 2**40`` on; processes that know nothing of each
-    other take different parts, or say with `first_row` where a batch is. A row that comes twice is refused. Rows are
-    added up in blocks of consecutive numbers, of 128 rows without draws, 4096 with, and 512 where labels are drawn but
-    the kernels have no sums of them; those of a block that is not complete yet are kept as they are.
+    Rows are numbered, and a row can be added only once. A state counts its rows from ``part * 2**40`` on. Independent
+    processes need different parts, or set the number of a batch by `first_row`. Rows are added in blocks of consecutive
+    numbers: of 128 rows without draws, 4096 with draws, and 512 if labels are drawn but the kernels have no sums of
+    them. The rows of an incomplete block are kept.
 
     Parameters
     ----------
     n_classes : int
-        Columns of `y_pred`, from 2 to 2**20; 2 where predictions are the probabilities of the second of two classes. Of
-        `kcalib.SparseProbabilities` the buckets that their classes are added up in (`kcalib.lenses.Buckets`), and one
-        more for the rest.
+        Columns of `y_pred`, from 2 to 2**20; 2 if predictions are probabilities of the second of two classes. For
+        `kcalib.SparseProbabilities`, the number of buckets of classes (`kcalib.lenses.Buckets`) plus one for the rest.
     kernel : Kernel, optional
-        As in `kcalib.skce`. A bandwidth that is not given is the median distance of the first 2000 rows, which are held
-        until then (1 if they are identical); states that are merged have one kernel: see `kernel` below.
+        As in `kcalib.skce`. A missing bandwidth is set to the median distance of the first 2000 rows, which are held
+        until then (1 if they are identical). States to be merged need the same kernel.
     target_kernel : optional
         As in `kcalib.skce`.
     n_columns : int
-        Columns of random features, a multiple of 16.
+        Number of random features, a multiple of 16.
     n_bins : int
-        Bins of equal width (a, b] of every probability and of the top label's confidence.
+        Bins of equal width (a, b] of every probability and of the confidence of the top label.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; all sums are of the problem that it induces.
+        The notion of calibration, see `kcalib.lenses`. All sums are those of the induced problem.
     n_resamples : int, optional
-        Draws of all labels from the predictions, for the law of the adaptive test: those of arrays in memory, where
-        rows come from number 0 on. 0 for none, and a test of the SKCE alone. Default: 199; where the kernels' sums of
-        these would take more than 64 MB, labels are drawn for the other blocks alone, and for more than
-        10,000 classes not at all.
+        Draws of all labels from the predictions, for the null distribution of the adaptive test. They are the draws of
+        the test in memory if rows are numbered from 0 on. With 0 only the SKCE is tested. Default: 199; if the sums of
+        the kernels would take more than 64 MB, labels are drawn for the other blocks only, and for more than 10,000
+        classes not at all.
     classes : array_like of length m, optional
-        The label of each column. Default: what the first batch says, by names of columns or categories of labels, and
-        else 0..m-1. Later batches are put in this order by name; `options` has it.
+        The label of each column. Default: the column names or label categories of the first batch, else 0..m-1. Columns
+        of later batches are reordered by name. `options` holds the classes.
     from_logits : bool
-        Apply a softmax to `y_pred`.
+        Apply softmax to `y_pred`.
     seed : int
-        Decides the features, the draws and the sample of rows; from 0 to 2**63 - 1.
+        Seed of the features, the draws and the sample of rows, from 0 to 2**63 - 1.
     part : int
         Where row numbers start, from 0 to 2**23 - 1.
     threads : int, optional
-        At most so many.
+        Maximum number of threads.
     clusters : bool
-        Whether samples come in clusters, which depend on each other in an unknown way: the test is then that of
-        `kcalib.calibration_test` with `clusters`, of `n_resamples` flips of signs, and no number has a standard error.
-        Bands of reliability diagrams are those of independent samples. The state holds the number and the weight of
-        each cluster, 24 bytes, and in place of draws the sums of each flip.
+        Whether samples come in clusters, within which they may depend on each other. The test is then the test of
+        `kcalib.calibration_test` with `clusters`, with `n_resamples` sign flips, and no number has a standard error.
+        Bands of reliability diagrams still assume independent samples. The state holds the number and the weight of
+        each cluster, 24 bytes, and the sums of each flip instead of the draws.
 
     Raises
     ------
     TypeError, ValueError
-        If an option is not as above, or if the kernel has no random features (see `kcalib.skce`).
+        If an option is invalid, or if the kernel has no random features (see `kcalib.skce`).
 
     Notes
     -----
-    Memory O(n_columns m) for the sums, 16 bytes each, 1.25 times `n_resamples` and once more; 8 bytes for each draw and
-    each of the cells that labels are counted in, 2**11 to 2**15 of all classes; of samples at most 4096 and those of
-    open blocks. Time O(n_columns m) a row, and with draws O(n_columns n_resamples) more.
+    Memory: O(n_columns m) for the sums, of 16 bytes each, times 1 + 1.25 `n_resamples`; 8 bytes for each draw and each
+    of the 2**11 to 2**15 cells in which labels are counted; at most 4096 samples and the open blocks. Time:
+    O(n_columns m) for each row, and O(n_columns n_resamples) more with draws.
 
     Examples
     --------
@@ -160,7 +159,7 @@ class CalibrationState(Results, ModelState):
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel with its bandwidths; None until these are known."""
+        """The kernel with its bandwidths; None while they are unknown."""
         kernel = self.options.kernel
         return None if kernel.open_metrics() else kernel
 
@@ -174,22 +173,22 @@ class CalibrationState(Results, ModelState):
         clusters: Any = None,
         first_row: int | None = None,
     ) -> CalibrationState:
-        """Add a batch of samples; an error or an interrupt leaves the state as it was.
+        """Add a batch of samples. An error or an interrupt leaves the state unchanged.
 
         Parameters
         ----------
         y_true, y_pred
-            As in `kcalib.skce`, with the `n_classes`, `classes` and `from_logits` of the state. Of no samples, too: an
-            empty batch adds nothing.
+            As in `kcalib.skce`, with the `n_classes`, `classes` and `from_logits` of the state. An empty batch adds
+            nothing.
         sample_weight : array_like, shape (n,), optional
-            Weights from 0 to 2**18, in all of a root mean square of at least 1e-6; there are no draws of labels of
-            weighted samples. Default 1.
+            Weights from 0 to 2**18, with a root mean square of at least 1e-6 over all rows. There are no draws of
+            labels for weighted samples. Default 1.
         clusters : array_like, shape (n,), optional
-            The cluster of each sample, numbers or strings, as in `kcalib.calibration_test`: for a state that was made
-            with ``clusters=True``, which needs them. The samples of a cluster may be in several batches and states.
+            The cluster of each sample, numbers or strings, as in `kcalib.calibration_test`. Required if the state was
+            made with ``clusters=True``. A cluster may be spread over several batches and states.
         first_row : int, optional
-            The rows are those from this number on, counted from the start of the part. Default: after the last one of
-            the part so far.
+            Number of the first row of the batch, counted from the start of the part. Default: the next number of the
+            part.
 
         Returns
         -------
@@ -199,8 +198,7 @@ class CalibrationState(Results, ModelState):
         Raises
         ------
         TypeError, ValueError
-            As `kcalib.skce` for its arguments; if a row is in the state already; if weights are too large for exact
-            sums.
+            As `kcalib.skce`; if the state has one of the rows already; if weights are too large for exact sums.
         """
         return self._add(self._batch(y_true, y_pred, sample_weight, first_row, clusters))
 
@@ -213,7 +211,7 @@ class CalibrationState(Results, ModelState):
         clusters: Any = None,
         classes: tuple[Any, ...] | None = None,
     ) -> Batch:
-        """Return the samples, checked, numbered, and with their columns in the order of the state or of `classes`."""
+        """Return the checked and numbered samples, with columns in the order of the state or of `classes`."""
         options = self.options if self.options.classes is not None else replace(self.options, classes=classes)
         batch = _checked(y_pred, y_true, sample_weight, options, self._threads)
         if (
@@ -222,20 +220,20 @@ class CalibrationState(Results, ModelState):
             and batch.classes not in (None, tuple(range(options.n_classes)))
         ):
             raise ValueError(
-                f"`y_pred` has the classes {Classes(batch.classes or ())}, and the state does not know its own: an "
-                "earlier version wrote its file; make the state again"
+                f"`y_pred` has the classes {Classes(batch.classes or ())}, but the state was saved by an earlier "
+                "version, without classes; make the state again"
             )
         first = first_number(self._accumulator.row_set, self.options.part, first_row, batch.n)
         return batch._replace(first=first, clusters=self._number_clusters(clusters, batch.n))
 
     def _with_kernel_of_rows(self) -> CalibrationState:
-        """A copy whose bandwidths are those of the rows so far, where none are known yet."""
+        """Return a copy whose missing bandwidths are computed from the rows so far."""
         return self._with(
             self._accumulator.flush(self._threads).fix_bandwidths(self._threads, elsewhere=True), self._threads
         )
 
     def _with_kernel_of(self, other: CalibrationState) -> CalibrationState:
-        """A copy with the bandwidths of another state, where that knows them and this one does not."""
+        """Return a copy with the bandwidths of another state, if only that state knows them."""
         theirs = other._accumulator
         if other.kernel is None:
             return self.copy()
@@ -243,7 +241,7 @@ class CalibrationState(Results, ModelState):
         return self._with(mine.with_kernel(other.kernel, theirs.bandwidth_rows, self._threads), self._threads)
 
     def _add_some(self, batch: Batch, rows: np.ndarray) -> CalibrationState:
-        """Some of the samples, with numbers of this state."""
+        """Add some of the samples, with row numbers of this state."""
         first = first_number(self._accumulator.row_set, self.options.part, None, len(rows))
         return self._add(batch.map_arrays(lambda part: part[rows], first))
 
@@ -267,9 +265,9 @@ NAMES = Names(from_logits="from_logits=True (an option of the state)")
 
 @singledispatch
 def _checked(y_pred: Any, y_true: Any, sample_weight: Any, options: StateOptions, threads: int | None) -> Batch:
-    """Samples without numbers, for which the batch's first is 0."""
+    """Return a checked batch whose first row number is 0."""
     if threads is not None and not arrays.is_host(arrays.as_array(y_pred, "y_pred")):
-        threads = None  # those are for what is done on the host
+        threads = None  # they apply on the host only
     if _is_empty(y_true, y_pred, sample_weight, options.n_classes):
         none = np.empty(0, np.int64)
         return Batch(0, none, np.empty((0, options.n_classes)), np.empty(0), 2.0**-52, none)
@@ -279,31 +277,30 @@ def _checked(y_pred: Any, y_true: Any, sample_weight: Any, options: StateOptions
 
 @_checked.register
 def _(y_pred: Classification, y_true: Any, sample_weight: Any, options: StateOptions, threads: int | None) -> Batch:
-    """From a source of ours, which has checked it."""
+    """Return the batch of a chunk of a `Source`, which is checked already."""
     if options.from_logits:
-        raise ValueError("`from_logits` is True of the state, but a source has its own; pass it to the source alone")
+        raise ValueError("`from_logits` is True for the state, but a source has its own; pass it to the source only")
     _check_columns(y_pred.m, options)
     data = y_pred
     is_named = data.classes is not None and data.classes.is_known
     if not (is_named or options.classes in (None, data.class_names)):
-        data = _prepared(y_true, y_pred.probabilities, options, threads)  # of arrays without names
+        data = _prepared(y_true, y_pred.probabilities, options, threads)  # arrays without names
     return _batch_of(in_order(data, options.classes), np.ones(data.n), y_pred.input_epsilon)
 
 
 @_checked.register
 def _(y_pred: SparseProbabilities, y_true: Any, sample_weight: Any, options: StateOptions, _: int | None) -> Batch:
-    """Buckets of classes and the rest, which are the classes of the state."""
+    """Return the batch of sparse rows: buckets of classes and the rest are the classes of the state."""
     if not isinstance(options.lens, Canonical):
         raise TypeError(
-            f"`y_pred` is SparseProbabilities, which states take without a lens, but this one has {options.lens}; make "
-            "one without"
+            f"`y_pred` is SparseProbabilities, but the state has the lens {options.lens}; make a state without a lens"
         )
     n_buckets = options.n_classes - y_pred.has_rest
     data = prepare(y_true, y_pred, from_logits=options.from_logits, lens=Buckets(n_buckets), names=NAMES)
     if data.m != options.n_classes:
         raise ValueError(
-            f"`y_pred` has {y_pred.n_classes} classes{' and a rest' * y_pred.has_rest}, but the state is of "
-            f"n_classes={options.n_classes}; make a state of {data.m}, or of fewer, for buckets"
+            f"`y_pred` has {y_pred.n_classes} classes{' and a rest' * y_pred.has_rest}, but the state has "
+            f"n_classes={options.n_classes}; make it with n_classes={data.m}, or less for buckets"
         )
     return _batch_of(
         in_order(data, options.classes), checked_weights(sample_weight, data.n, data.reference), data.input_epsilon
@@ -317,7 +314,7 @@ def _batch_of(data: Classification, weights: Array, epsilon: float) -> Batch:
 
 
 def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | None) -> Classification:
-    """Checked, with what can be done about a fault where there is a state."""
+    """Check samples; error messages have the remedies of states."""
     m = _columns(y_pred)
     options.lens.check_columns(m or 1, "y_pred")
     if m is None or m == options.n_classes:
@@ -330,7 +327,7 @@ def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | No
             with suppress(ValueError, TypeError):
                 data = check()
                 if data.classes is not None and data.classes.is_known:
-                    return data  # whose columns may have another order
+                    return data  # its columns may be in another order
         try:
             data = check(classes=None if options.classes == numbers else options.classes)
         except ValueError as error:
@@ -341,24 +338,24 @@ def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | No
     _check_columns(m, options)
     if data.classes is not None and data.classes.origin == SORTED_LABELS:
         raise ValueError(
-            f"`y_true` holds the labels {data.classes}, and which column is which a batch alone does not say; "
+            f"`y_true` holds the labels {data.classes}, but a batch does not show the class of each column; "
             "make the state with classes="
         )
     return data
 
 
 def _columns(y_pred: Any) -> int | None:
-    """Of predictions of several columns; None of others, about which `prepare` has more to say."""
+    """Return the number of columns of 2-d predictions; None for others, which `prepare` checks."""
     shape: tuple[int, ...] = getattr(y_pred, "shape", ())
     return int(shape[1]) if len(shape) == 2 and shape[1] > 1 else None
 
 
 def _is_empty(y_true: Any, y_pred: Any, sample_weight: Any, n_classes: int) -> bool:
-    """Whether a batch has no samples, such as a filter leaves at times; of other shapes it is refused."""
+    """Return whether a batch has no samples, as after a filter; other shapes are refused later."""
     try:
         if len(y_pred):
             return False
-    except TypeError:  # nothing of which there are several, which is refused elsewhere
+    except TypeError:  # not array-like: refused later
         return False
     batch = {"y_pred": y_pred, "y_true": y_true, "sample_weight": sample_weight}
     shapes = {name: arrays.as_array(value, name).shape for name, value in batch.items() if value is not None}
@@ -371,6 +368,6 @@ def _is_empty(y_true: Any, y_pred: Any, sample_weight: Any, n_classes: int) -> b
 def _check_columns(m: int, options: StateOptions) -> None:
     if m != options.n_classes:
         raise ValueError(
-            f"`y_pred` has {m} classes, but the state is of n_classes={options.n_classes}; pass the probability of "
+            f"`y_pred` has {m} classes, but the state has n_classes={options.n_classes}; pass the probability of "
             "every class"
         )

@@ -64,7 +64,7 @@ def poor(tmp_path, data):
 
 
 def no_constants(name):
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
 def load_json(text):
@@ -194,7 +194,7 @@ def test_table(capsys, data, good, poor):
         "off by at least: with confidence 0.95, the root mean square over predictions of the largest error in the "
         "probability of",
         "  any event",
-        "the level holds for each model by itself; for 0.05 over all 2 use --level 0.025",
+        "the level holds for each model separately; for 0.05 over all 2 models use --level 0.025",
     ]
 
 
@@ -408,7 +408,7 @@ def test_tolerance(capsys, data, good, poor):
     assert main(["evaluate", good, poor, "--tolerance", "0.1", "--fail-if-miscalibrated"]) == 3
     out = capsys.readouterr().out
     assert "over-confident: off by at least 0.24" in out
-    assert "\nmiscalibrated: off by more than the tolerance 0.1\n" in out
+    assert "\nmiscalibrated: error above the tolerance 0.1\n" in out
     assert main(["evaluate", good, poor, "--tolerance", "0.3", "--fail-if-miscalibrated"]) == 0
     out = capsys.readouterr().out
     assert "not shown to be off by more than 0.3" in out and "no evidence against calibration" in out

@@ -103,9 +103,9 @@ def test_a_signal_saves_and_it_goes_on_from_there(models, capsys, data):
     assert (process.returncode, out) == (75, "") and "the rows before" in err
     assert 0 < ComparisonState.load("c.kcalib").n_samples < N
     ran(*command, code=1)
-    assert "'c.kcalib' exists; go on from it by --resume" in capsys.readouterr().err
+    assert "'c.kcalib' exists; continue by --resume" in capsys.readouterr().err
     ran("compare", "sharp.npz", "right.npz", *command[3:], "--resume", code=1)
-    assert "is of another run: its source is" in capsys.readouterr().err
+    assert "belongs to another run: its source is" in capsys.readouterr().err
     ran(*command, "--resume")
     found = comparison(capsys.readouterr().out)
     assert ComparisonState.load("c.kcalib") == state_of(data[0], models)
@@ -121,12 +121,12 @@ def test_what_does_not_go_together(models, capsys, data):
         (["--stream", "--mean", "m"], "--mean needs all samples at once"),
         (["--part", "1"], "--part needs --checkpoint FILE"),
         (["--resume"], "--resume needs --checkpoint FILE"),
-        (["--columns", "32"], "--columns is for samples that are read in pieces"),
+        (["--columns", "32"], "--columns is for reading in chunks"),
         (["--metric", "ckce", "--bandwidth", "1"], "--bandwidth is for --metric skce, not for ckce"),
         (["--stream", "--columns", "17"], "--columns is 17, expected a multiple of 16"),
     ):
         assert message in usage_error(capsys, *both, *options)
-    assert "standard input is one file of one model" in usage_error(capsys, "compare", "-", "right.npz", "--stream")
+    assert "standard input holds one model" in usage_error(capsys, "compare", "-", "right.npz", "--stream")
     state_of(y, models).save("c.kcalib")
     for option in ("--bandwidth", "--dispersion", "--scale-tril"):
         assert f"{option} is for predictions, and c.kcalib is a state" in usage_error(
@@ -172,10 +172,14 @@ def test_runs_of_several_sources(tmp_path, monkeypatch, data):
     found = run(state.copy(), dict(reversed(sources.items())), checkpoint=tmp_path / "c.kcalib", resume=True)
     assert found == state.copy().update(y, models) and found.rows == ((0, N),)
     for wrong, kind, message in (
-        (sources["a"], TypeError, "`source` is a ReaderSource, expected a mapping of the models to their sources"),
-        ({"a": sources["a"]}, ValueError, r"`source` has the models \['a'\], the state \['a', 'b'\]; name them alike"),
+        (sources["a"], TypeError, "`source` is a ReaderSource, expected a mapping of models to sources"),
+        (
+            {"a": sources["a"]},
+            ValueError,
+            r"`source` has the models \['a'\], expected those of the state: \['a', 'b'\]",
+        ),
     ):
         with pytest.raises(kind, match=message):
             run(state, wrong)
-    with pytest.raises(TypeError, match="`source` is a dict, expected what kcalib.streaming.source returns"):
+    with pytest.raises(TypeError, match="`source` is a dict, expected the result of kcalib.streaming.source"):
         run(CalibrationState(3), sources)

@@ -139,7 +139,7 @@ def test_checkpoints(capsys):
         assert found["skce"]["value"] == expected["skce"]["value"]
     assert "the checkpoint 'c.kcalib' exists" in error_of(capsys, "evaluate", "reg.npz", "--checkpoint", "c.kcalib")
     message = error_of(capsys, "evaluate", "counts.npz", "--checkpoint", "c.kcalib", "--resume")
-    assert "is of another run" in message
+    assert "belongs to another run" in message
 
 
 @pytest.mark.grid
@@ -147,7 +147,7 @@ def test_what_does_not_go_together(capsys):
     ran("update", "n.kcalib", "reg.npz")
     ran("update", "c.kcalib", "classes.npz")
     assert error_of(capsys, "update", "n.kcalib", "reg.npz") == (
-        "n.kcalib: holds the rows of reg.npz already; --resume skips them"
+        "n.kcalib: holds the rows of reg.npz already; skip them by --resume"
     )
     assert error_of(capsys, "update", "n.kcalib", "counts.npz") == (
         "n.kcalib: is a state of Normal distributions, but counts.npz holds predictions of Poisson distributions"
@@ -155,26 +155,26 @@ def test_what_does_not_go_together(capsys):
     assert "but classes.npz holds predictions of 2 classes" in error_of(capsys, "update", "n.kcalib", "classes.npz")
     assert "is a state of 2 classes, but reg.npz" in error_of(capsys, "update", "c.kcalib", "reg.npz")
     assert error_of(capsys, "merge", "n.kcalib", "c.kcalib", "-o", "x.kcalib") == (
-        "c.kcalib: is a CalibrationState, the first one is a ForecastState; merge states of one kind"
+        "c.kcalib: is a CalibrationState, but the first file is a ForecastState; merge states of one kind"
     )
     for option, value in {"--bins": 5, "--lens": "top-label", "--bandwidth": 1}.items():
         for command in (("evaluate", "--stream", "reg.npz"), ("update", "new.kcalib", "reg.npz")):
             message = error_of(capsys, *command, option, value)
             fault = f"but {option} is for class probabilities; leave it out"
             assert message == f"reg.npz: holds predicted distributions, {fault}"
-    assert "is of 2 classes, reg.npz of Normal distributions; name one of the same" in error_of(
+    assert "holds 2 classes, but reg.npz holds Normal distributions; name another file" in error_of(
         capsys, "update", "new.kcalib", "reg.npz", "--bandwidth-of", "classes.npz"
     )
     assert "of vectors of 2 entries, and --plot" in error_of(
         capsys, "evaluate", "vectors.npz", "--stream", "--plot", "x.png"
     )
     message = error_of(capsys, "evaluate", "full.npz", "--stream")
-    assert "multivariate normal distributions with covariances" in message and "--no-stream" in message
+    assert "normal distributions with covariances" in message and "--no-stream" in message
     ran("evaluate", "full.npz")
     np.savez("same.npz", y=np.arange(2500.0), mean=np.zeros(2500), std=np.ones(2500))
     np.savez("dry.npz", y=np.zeros(50), samples=np.zeros((50, 4)))
     ran("evaluate", "same.npz", "--stream")
-    assert "--no-stream, update takes that of others by --bandwidth-of" in error_of(
+    assert "--no-stream, or update with --bandwidth-of" in error_of(
         capsys, "update", "new.kcalib", "reg.npz", "--bandwidth-of", "same.npz"
     )
     ran("evaluate", "same.npz", "--no-stream", "--method", "features")
@@ -183,7 +183,7 @@ def test_what_does_not_go_together(capsys):
     for command in (("evaluate", "--stream", "reg.npz", "classes.npz"), ("show", "n.kcalib", "c.kcalib")):
         assert "--csv prints one table: evaluate the files of each kind" in error_of(capsys, *command, "--csv")
     ran("compare", "--stream", "reg.npz", "counts.npz", code=1)
-    assert "reg.npz: holds predicted distributions, which are compared at once" in capsys.readouterr().err
+    assert "reg.npz: holds predicted distributions, which are not compared in chunks" in capsys.readouterr().err
     assert "--std goes with --mean, not with --rate" in usage_error(
         capsys, "update", "new.kcalib", "reg.npz", "--std", "std", "--rate", "mean"
     )

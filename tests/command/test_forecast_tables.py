@@ -97,14 +97,14 @@ def test_comparison_over_shared_tasks(hub, capsys, tmp_path):
     assert difference["standard_error"] == pytest.approx(expected.differences[0].standard_error)
     (tmp_path / "good.csv").write_text("\n".join([header, *(line for line in lines if line.startswith("good"))]))
     ran("compare", tmp_path / "good.csv", *options[:-1], code=1)
-    assert error_line(capsys).endswith("there are forecasts of one model, good; expected two or more")
+    assert error_line(capsys).endswith("holds forecasts of one model, good; expected at least two")
     for name, kept in {"a": ("day 1,", "good"), "b": ("day 2,", "low")}.items():
         part = [line for line in lines if kept[0] in line and line.startswith(kept[1])]
         (tmp_path / f"{name}.csv").write_text("\n".join([header, *part]))
     ran("compare", tmp_path / "a.csv", tmp_path / "b.csv", *options[:-1], code=1)
-    assert "compare: good, low have no task in common, of the columns location, horizon, " in error_line(capsys)
+    assert "compare: good, low have no task in common by the columns location, horizon, " in error_line(capsys)
     ran("compare", tmp_path / "a.csv", tmp_path / "part.csv", *options[:-1], code=1)
-    assert error_line(capsys).endswith("the model good is there twice; give each its own name in model_id")
+    assert error_line(capsys).endswith("the model good appears twice; give each model its own model_id")
 
 
 def test_frame_of_nixtla(capsys):
@@ -139,8 +139,8 @@ def test_categories_of_a_hub(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--probs", "p"], "is read as a table of forecasts, and --probs is for other files; leave it out"),
-        (["--weights", "w"], "is read as a table of forecasts, and --weights is for other files; leave it out"),
+        (["--probs", "p"], "is a forecast table, but --probs is for other files; leave it out"),
+        (["--weights", "w"], "is a forecast table, but --weights is for other files; leave it out"),
         (["--by", "age"], "there is no column 'age'; expected one of 'location', 'horizon', 'target_end_date'"),
         (["--clusters", "age"], "there is no column 'age'; expected one of 'location', 'horizon', 'target_end_date'"),
     ],
@@ -155,7 +155,7 @@ def test_quantiles_that_cross(capsys, tmp_path):
     (tmp_path / "m.csv").write_text("y,0.1,0.5,0.9\n1,0,3,2\n1,4,1,3\n")
     ran("evaluate", tmp_path / "m.csv", code=1)
     line = error_line(capsys)
-    assert line.endswith("not used: quantiles that cross (2); sort each row by --sort-quantiles")
+    assert line.endswith("not used: quantiles that cross (2); sort them by --sort-quantiles")
     ran("evaluate", tmp_path / "m.csv", "--sort-quantiles", "--threads", 1)
 
 

@@ -9,6 +9,7 @@ import pytest
 from command_runs import error_line, ran
 
 import kcalib
+from kcalib.recalibration import TemperatureScaling, save
 from kcalib.streaming import load, read_answers
 
 
@@ -108,7 +109,11 @@ def test_tokens_are_added_up_in_clusters_of_texts(logs, capsys, tmp_path):
     in_pieces = evaluated(capsys, path, "--stream")
     assert "flips of the signs of" in in_pieces["test"]["null_law"]
     ran("report", path, "-o", tmp_path / "page.html", code=1)
-    assert "holds tokens of texts, which depend on each other; evaluate them by `kcalib evaluate`" in error_line(capsys)
+    assert "holds predictions of tokens, which depend on each other; use `kcalib evaluate`" in error_line(capsys)
+    save(TemperatureScaling().fit([0, 0, 1, 0, 1, 1], [0.3, 0.3, 0.3, 0.7, 0.7, 0.7]), tmp_path / "map.json")
+    ran("apply", tmp_path / "map.json", path, "-o", tmp_path / "out.npz", code=1)
+    error = error_line(capsys)
+    assert "holds predictions of tokens, expected probabilities of all classes" in error and "array `probs`" in error
     ran("evaluate", path, "--by", "text", code=1)
     assert "--by text has several tokens of a text in a group" in error_line(capsys)
 
@@ -135,7 +140,7 @@ def test_options(logs, capsys, tmp_path):
         assert message in error_line(capsys)
     for more in ([], ["--stream"]):
         ran("evaluate", logs / "confident.jsonl", "--lens", "top-label", *more, code=1)
-        assert error_line(capsys).endswith("holds confidences, which are a lens of their own; leave out --lens")
+        assert error_line(capsys).endswith("holds confidences, but --lens is for class probabilities; leave it out")
     (tmp_path / "a.csv").write_text("p,y\n0.5,1\n")
     ran("evaluate", tmp_path / "a.csv", "--per-character", code=1)
     assert error_line(capsys).endswith("--per-character is for logs of lm_eval; leave it out")

@@ -46,7 +46,7 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
         names = ", ".join(cls.name for cls in METHODS if name in {field.name for field in dataclasses.fields(cls)})
         assert re.search(rf"{flag(name)}(, --no-[a-z-]+| \S+) {names}: \w+", text)
     assert (
-        "Number R of draws, at least 1 (default: 999; features: 199; ranks: 199)" in text
+        "number R of draws, at least 1 (default: 999; features: 199; ranks: 199)" in text
         and "{conditional,residuals,auto,draws,F,chi2}" in text
     )
     assert not {flag(name) for name in NO_OPTIONS} & set(text.split())

@@ -34,7 +34,7 @@ def test_the_nearest_option_is_suggested(capsys, words, meant):
 
 def test_options_come_after_the_command(capsys):
     message = usage_error(capsys, "--json", "evaluate", "m.npz")
-    assert "unrecognized arguments: --json; options come after the COMMAND" in message
+    assert "unrecognized arguments: --json; put options after the COMMAND" in message
 
 
 def test_an_unknown_option_shows_the_usage_of_its_command(capsys):

@@ -37,13 +37,13 @@ def evaluated(capsys, *arguments, code=0):
         (["--parallel", "5"], "argument --parallel: '5', expected processes:N, dask://HOST:PORT, dask"),
         (["--parallel", "processes:0"], "argument --parallel: 'processes:0'"),
         (["--parallel", "dask:8786"], "argument --parallel: 'dask:8786'"),
-        (["--parallel", "processes:2", "--stream"], "--stream is for sums over a file in pieces"),
-        (["--parallel", "processes:2", "--rows", "1:2"], "--rows is for sums over a file in pieces"),
-        (["--parallel", "processes:2", "--checkpoint-every", "3"], "--checkpoint-every is for sums over a file in"),
+        (["--parallel", "processes:2", "--stream"], "--stream is for reading in chunks"),
+        (["--parallel", "processes:2", "--rows", "1:2"], "--rows is for reading in chunks"),
+        (["--parallel", "processes:2", "--checkpoint-every", "3"], "--checkpoint-every is for reading in"),
         (["--parallel", "processes:2", "--resume"], "--resume needs --checkpoint FILE"),
         (
             ["other.npz", "--parallel", "processes:2", "--checkpoint", "c"],
-            "--checkpoint is for one file, and there are",
+            "--checkpoint is for one file, but",
         ),
     ],
 )
@@ -54,7 +54,7 @@ def test_usage(model, capsys, options, message):
 def test_a_journal_that_is_there(model, capsys, tmp_path):
     (tmp_path / "tiles").write_text("")
     options = [model, "--parallel", "processes:2", "--checkpoint", str(tmp_path / "tiles")]
-    assert "tiles exists; go on from it by --resume, or remove it" in evaluated(capsys, *options, code=1).err
+    assert "tiles exists; continue by --resume, or remove it" in evaluated(capsys, *options, code=1).err
 
 
 def test_errors_name_what_is_at_fault(model, capsys, tmp_path):
@@ -70,8 +70,8 @@ def test_errors_name_what_is_at_fault(model, capsys, tmp_path):
     ("options", "message"),
     [
         (["--metric", "ece"], "--parallel has no meaning for the metric 'ece', only for 'skce', 'ckce'"),
-        (["--part", "1"], "--part is for sums over a file in pieces, --parallel for all pairs"),
-        (["--stream"], "--stream is for sums over a file in pieces"),
+        (["--part", "1"], "--part is for reading in chunks and does not go with --parallel"),
+        (["--stream"], "--stream is for reading in chunks"),
         (["--metric", "ckce", "--bandwidth", "1"], "--bandwidth is for --metric skce"),
     ],
 )
@@ -139,7 +139,7 @@ def test_compare(tmp_path, capsys, metric):
         assert found["differences"][0]["difference"] == pytest.approx(one.differences[0].difference, rel=1e-9)
         assert "2 processes of 1 thread" in found["backend_reason"]
     assert "from the journal" in again["backend_reason"]
-    assert "tiles exists; go on from it by --resume, or remove it" in compared(*shared, code=1)
+    assert "tiles exists; continue by --resume, or remove it" in compared(*shared, code=1)
 
 
 @pytest.mark.cluster
@@ -158,4 +158,4 @@ def test_sigterm(tmp_path):
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 75
     assert "stopped by SIGTERM: finished tiles are in" in errors
-    assert "the same command with --resume goes on from there" in errors
+    assert "continue by the same command with --resume" in errors

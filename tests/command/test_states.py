@@ -105,13 +105,11 @@ def test_the_same_rows_twice_are_refused(folder, capsys):
     before = Path("s.kcalib").read_bytes()
     capsys.readouterr()
     ran("update", "s.kcalib", "parts/0.npz", code=1)
-    assert error_line(capsys) == "s.kcalib: holds the rows of parts/0.npz already; --resume skips them"
+    assert error_line(capsys) == "s.kcalib: holds the rows of parts/0.npz already; skip them by --resume"
     ran("update", "s.kcalib", "parts/1.npz", "--part", "3", code=1)
     assert re.match("parts/1.npz: rows 0 of part 3 to 99 of part 3 were added already; .*--part", error_line(capsys))
     ran("merge", "s.kcalib", "s.kcalib", "-o", "two.kcalib", code=1)
-    expected = (
-        "s.kcalib: rows .* were added by a file before it already; name each state once, .* --part K of their own$"
-    )
+    expected = r"s.kcalib: rows .* were added by an earlier file already; name each state once, .* --part K`\)$"
     assert re.match(expected, error_line(capsys))
     assert not os.path.exists("two.kcalib")
     ran("update", "s.kcalib", "parts/0.npz", "--part", "3", "--resume")
@@ -161,10 +159,10 @@ def test_states_of_groups_and_of_several_models_are_shown_one_by_one(folder, cap
     models = {entry["model"]: entry["n_samples"] for entry in json.loads(capsys.readouterr().out)["models"]}
     assert models == {"g": N, "g: old": 2000, "g: new": 3000, "c: a": N, "c: b": N}
     ran("merge", "g.kcalib", "c.kcalib", "-o", "x.kcalib", code=1)
-    expected = "c.kcalib: is a ComparisonState, the first one is a GroupedState; merge states of one kind"
+    expected = "c.kcalib: is a ComparisonState, but the first file is a GroupedState; merge states of one kind"
     assert error_line(capsys) == expected
     ran("update", "g.kcalib", "all.npz", code=1)
-    assert error_line(capsys) == "g.kcalib: is a GroupedState, to which only Python can add: load it, update and save"
+    assert error_line(capsys) == "g.kcalib: is a GroupedState; update it in Python"
     ran("update", "c.kcalib", "all.npz", code=1)
     assert error_line(capsys).startswith("c.kcalib: is a state of several models; `kcalib compare` with --checkpoint")
     ran("update", "s.kcalib", "parts/0.npz", "--bandwidth-of", "c.kcalib", *SMALL)
@@ -222,10 +220,10 @@ def test_usage(folder, capsys):
         capsys, "update", "n.kcalib", "all.npz", "--checkpoint-every", "-1"
     )
     assert "--resume needs --checkpoint FILE" in usage_error(capsys, "evaluate", "all.npz", "--resume")
-    assert "--checkpoint is for one file, and there are 2" in usage_error(
+    assert "--checkpoint is for one file, but 2 are given" in usage_error(
         capsys, "evaluate", "all.npz", "parts/0.npz", "--checkpoint", "c"
     )
-    assert "not for --no-stream" in usage_error(capsys, "evaluate", "all.npz", "--no-stream", "--rows", "1:3")
+    assert "leave out --no-stream" in usage_error(capsys, "evaluate", "all.npz", "--no-stream", "--rows", "1:3")
     message = usage_error(capsys, "evaluate", "all.npz", "--stream", "--method", "exact")
     assert "--method exact needs all samples at once" in message
 
@@ -240,7 +238,7 @@ def test_evaluate_in_pieces_says_what_the_state_says(folder, capsys, data):
     entry = numbers(capsys.readouterr().out)
     assert (entry["n_samples"], entry["lens"]) == (1000, "TopLabel()")
     ran("evaluate", "all.npz", "--rows", "10:5001", code=1)
-    assert error_line(capsys) == "all.npz: --rows is 10:5001, expected rows among the 5000 of the source"
+    assert error_line(capsys) == "all.npz: --rows is 10:5001, but the source has 5000 rows"
 
 
 @pytest.mark.grid
@@ -301,13 +299,13 @@ def test_what_has_no_bandwidth_for_others(folder, capsys, data):
     np.savez("same.npz", labels=y, probs=np.tile(p[:1], (40, 1)))
     capsys.readouterr()
     for file, message in (
-        ("none.npz", "there are no rows, whose median distance it would be; name another file, or --bandwidth"),
-        ("none.kcalib", "there are no rows, whose median distance it would be; name another file, or --bandwidth"),
-        ("one.npz", "`y_pred` has 1 row, expected at least 2 for the median heuristic; give one by --bandwidth"),
-        ("one.kcalib", "`y_pred` has 1 row, expected at least 2 for the median heuristic; give one by --bandwidth"),
+        ("none.npz", "holds no rows; name another file, or give --bandwidth"),
+        ("none.kcalib", "holds no rows; name another file, or give --bandwidth"),
+        ("one.npz", "`y_pred` has 1 row, expected at least 2 for the median heuristic; give it by --bandwidth"),
+        ("one.kcalib", "`y_pred` has 1 row, expected at least 2 for the median heuristic; give it by --bandwidth"),
         (
             "same.npz",
-            "`y_pred` has identical rows only, so the median heuristic finds no length scale; give one by",
+            "`y_pred` has identical rows only, so the median heuristic finds no length scale; give it by",
         ),
         ("nope.npz", "No such file or directory"),
     ):
@@ -329,13 +327,13 @@ def test_the_file_that_is_at_fault_is_named(folder, capsys):
         ),
         (
             ["update", "s.kcalib", "all.npz", "--rows", "6000:"],
-            "s.kcalib: --rows is 6000:, expected rows among",
+            "s.kcalib: --rows is 6000:, but the source has",
         ),
     ):
         ran(*arguments, code=1)
         assert error_line(capsys).startswith(message)
     for command in (["evaluate", "s.kcalib"], ["compare", "s.kcalib", "all.npz"]):
-        assert "s.kcalib is a state; `kcalib show` evaluates it" in usage_error(capsys, *command)
+        assert "s.kcalib is a state, expected predictions" in usage_error(capsys, *command)
 
 
 def test_a_checkpoint_is_a_state(folder, capsys):
@@ -344,14 +342,14 @@ def test_a_checkpoint_is_a_state(folder, capsys):
     first = numbers(capsys.readouterr().out)
     ran("evaluate", "all.npz", *options, code=1)
     out, err = capsys.readouterr()
-    assert json.loads(out)["models"] == [] and "'c.kcalib' exists; go on from it by --resume, or remove it" in err
+    assert json.loads(out)["models"] == [] and "'c.kcalib' exists; continue by --resume, or remove it" in err
     ran("evaluate", "all.npz", *options, "--resume")
     assert numbers(capsys.readouterr().out) == first
     ran("show", "c.kcalib", "--json")
     assert numbers(capsys.readouterr().out) == first
     ran("evaluate", "parts/0.npz", *options, "--resume", code=1)
     out, err = capsys.readouterr()
-    assert "is of another run: its source is" in err and err.count("\n") == 1
+    assert "belongs to another run: its source is" in err and err.count("\n") == 1
 
 
 # -- text and standard input
@@ -408,7 +406,7 @@ def test_errors_of_text_and_standard_input(folder, capsys, monkeypatch, data):
             assert message in error_line(capsys)
     monkeypatch.setattr(sys, "stdin", StandardInput(csv_of(y, p)))
     ran("evaluate", "-", "--checkpoint", "c.kcalib", code=1)
-    assert "standard input cannot be read again" in error_line(capsys)
+    assert "--checkpoint needs input that can be read again" in error_line(capsys)
 
 
 # -- signals
@@ -422,13 +420,13 @@ def test_signals_end_the_command_with_75_and_it_goes_on_from_there(folder, capsy
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (75, "")
     assert re.fullmatch(
-        r"kcalib: stopped by SIGTERM: the rows before \d+ are in s.kcalib; the same command with --resume goes on from "
-        r"there\n", err
+        r"kcalib: stopped by SIGTERM: the rows before \d+ are in s.kcalib; continue by the same command with "
+        r"--resume\n", err
     )  # fmt: skip
     assert 0 < CalibrationState.load("s.kcalib").n_samples < N
 
     ran(*update, code=1)
-    assert "an update with all.npz was interrupted; --resume goes on from there" in error_line(capsys)
+    assert "an update with all.npz was interrupted; continue by --resume" in error_line(capsys)
     ran("update", "s.kcalib", "parts/1.npz", "--resume", code=1)
     assert re.match("s.kcalib: an update with .*all.npz.* was interrupted; finish it first", error_line(capsys))
 
@@ -469,4 +467,4 @@ def test_an_interrupt_while_the_library_is_imported(tmp_path, module):
 @pytest.mark.parametrize("command", ["evaluate", "update", "merge", "show"])
 def test_exit_codes_are_documented(capsys, command):
     assert main([command, "--help-all"]) == 0
-    assert re.search(r"75 +stopped by SIGTERM or SIGINT and saved", capsys.readouterr().out)
+    assert re.search(r"75 +stopped by SIGTERM or SIGINT after saving", capsys.readouterr().out)

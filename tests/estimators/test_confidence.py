@@ -153,7 +153,7 @@ def test_the_command_reads_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (entry,) = json.loads(run("evaluate", a, *options, "--json")[0])["models"]
     assert (entry["lens"], entry["accuracy"], entry["confidence_from"]) == ("Confidence()", 0.3, "as given")
     assert entry["top_label_ece"] == pytest.approx(0.2)
-    assert "confidences as given; accuracy: the share of predictions that were right" in run("evaluate", a, *options)[0]
+    assert "confidences as given; accuracy: share of right predictions" in run("evaluate", a, *options)[0]
     assert "max(p, 1 - p)" in run("evaluate", a, "--probs", "c", "--labels", "ok")[0]
     state = str(tmp_path / "all.kcalib")
     run("update", state, a, *options)
@@ -165,7 +165,7 @@ def test_the_command_reads_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     compared = json.loads(run("compare", a, b, *options, "--metric", "ece", "--json")[0])
     assert "Confidence()" in json.dumps(compared)
     for extra, code, fault in (
-        (["--lens", "top-label", *options], 2, "--confidence is a lens of its own; leave out --lens"),
+        (["--lens", "top-label", *options], 2, "--lens does not go with --confidence; leave it out"),
         (["--confidence", "two", "--labels", "ok"], 1, "has 2 columns, expected one of confidences"),
     ):
         for command in (["evaluate", a], ["update", str(tmp_path / "new.kcalib"), a]):

@@ -254,7 +254,7 @@ def test_table(capsys, good, poor, ensemble):
         "off by at least: with confidence 0.95, the root mean square over predictions of the largest error in the "
         "probability of",
         "  any event",
-        "the level holds for each model by itself; for 0.05 over all 3 use --level 0.017",
+        "the level holds for each model separately; for 0.05 over all 3 models use --level 0.017",
     ]
 
 
@@ -266,7 +266,7 @@ def test_vectors_in_table(tmp_path, capsys):
     out = capsys.readouterr().out
     assert re.split(r"  +", out.splitlines()[1])[6:8] == ["-", "-"] and "CRPS of vectors: the energy score" in out
     assert main(["evaluate", path, "--plot", str(tmp_path / "out.png"), *OPTIONS]) == 1
-    assert "holds predictions of vectors of 2 entries, and --plot draws those of numbers" in error_line(capsys)
+    assert "holds predictions of vectors of 2 entries, but --plot draws predictions of numbers" in error_line(capsys)
 
 
 def test_csv(capsys, good, poor):

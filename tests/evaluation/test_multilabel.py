@@ -112,4 +112,4 @@ def test_the_command_evaluates_labels(kind: str, tmp_path: Path, capsys: pytest.
         assert main(["evaluate", str(path)]) == 1
         assert "evaluate them with --multilabel" in capsys.readouterr().err
         assert main(["evaluate", str(path), "--multilabel", "--lens", "top-label"]) == 2
-        assert "--lens is not for --multilabel" in capsys.readouterr().err
+        assert "--lens does not go with --multilabel" in capsys.readouterr().err

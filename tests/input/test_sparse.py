@@ -225,10 +225,10 @@ def test_what_needs_all_classes_is_refused_with_a_remedy() -> None:
             function(y, p, classes=range(90))
     with pytest.raises(ValueError, match=r"`metrics` .* pass a `lens`"):
         kcalib.evaluate(y, p, metrics="clinical")
-    with pytest.raises(ValueError, match=r"and a rest, but .* n_classes=99; make a state of 91, or of fewer"):
+    with pytest.raises(ValueError, match=r"and a rest, but .* n_classes=99; make it with n_classes=91, or less"):
         CalibrationState(99).update(y, p)
     assert CalibrationState(91).update(y, p).n_samples == 2
-    with pytest.raises(TypeError, match=r"states take without a lens, but this one has TopLabel\(\); make one without"):
+    with pytest.raises(TypeError, match=r"but the state has the lens TopLabel\(\); make a state without"):
         CalibrationState(91, lens=TopLabel()).update(y, p)
     with pytest.raises(TypeError, match=r"does not have the probabilities of all classes"):
         kcalib.evaluate(y, p, multilabel=True)

@@ -192,7 +192,7 @@ def test_the_report_of_two_models(folder, capsys):
     assert no_gain.comparison.difference("chosen", "as given").confidence_interval.high >= 0
     finding = "no recalibration has a lower log loss; that of the choice changes by"
     if no_gain.name != "as given":
-        finding = f"{no_gain.name} recalibration has the lowest log loss, but whether the choice lowers it is not seen"
+        finding = f"{no_gain.name} recalibration has the lowest log loss, but the gain of the choice is not significant"
     assert f"good : {finding}" in text and not re.search(r"-0\b(?!\.)", text[text.index("Can it be repaired?") :])
     assert "kcalib report good.npz sure.npz --plot-classes 2 -o out.html" in text
     worst = np.argmax(kcalib.class_wise_ece.result(y, sure).class_values)
@@ -220,7 +220,7 @@ def test_the_report_of_distributions(folder, capsys):
 def test_a_report_of_vectors_is_refused(folder, capsys):
     np.savez("m.npz", y=np.zeros((9, 2)), mean=np.zeros((9, 2)), std=np.ones((9, 2)))
     assert main(["report", "m.npz", "-o", "out.html"]) == 1
-    expected = "m.npz: holds predictions of vectors of 2 entries, and a report draws those of numbers; write a file for"
+    expected = "m.npz: holds predictions of vectors of 2 entries, but a report draws predictions of numbers; write"
     assert expected in capsys.readouterr().err and not (folder / "out.html").exists()
 
 

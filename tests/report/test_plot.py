@@ -300,7 +300,7 @@ def test_pictures_of_classes_have_the_worst_ones(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("option", [("--axes", "logit"), ("--theme", "dark"), ("--plot-classes", "2")])
 def test_options_of_pictures_need_one(capsys, option):
     assert main(["demo", *option]) == 2
-    assert f"{option[0]} is for --plot OUT" in capsys.readouterr().err
+    assert f"{option[0]} needs --plot OUT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [("--axes", "logit"), ("--plot-classes", "2")])
@@ -317,4 +317,4 @@ def test_classes_are_not_drawn_from_pieces(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("m.npz", labels=np.zeros(9, dtype=int), probs=np.full((9, 2), 0.5))
     assert main(["evaluate", "m.npz", "--plot", "m.png", "--plot-classes", "2", "--stream"]) == 1
-    assert "--plot-classes draws from all samples at once" in capsys.readouterr().err
+    assert "--plot-classes needs all samples at once" in capsys.readouterr().err

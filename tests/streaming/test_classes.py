@@ -135,7 +135,7 @@ def test_classes_that_a_file_of_an_earlier_version_does_not_say(whole, tmp_path)
     for first, second in ((old, whole), (whole, old)):
         with pytest.raises(ValueError, match=r"`classes` is \['fraud', 'ok'\] in one state and not known"):
             first.copy().merge(second)
-    with pytest.raises(ValueError, match=r"the classes \['fraud', 'ok'\], and the state does not know its own"):
+    with pytest.raises(ValueError, match=r"the classes \['fraud', 'ok'\], but the state was saved by an earlier"):
         old.update(Y, frame(slice(N), ORDERS[0]), first_row=N)
 
 

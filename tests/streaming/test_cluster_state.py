@@ -105,13 +105,13 @@ def test_groups_of_samples_in_clusters():
 def test_states_of_clusters_refuse_what_they_cannot_say():
     y, p, cluster = problem(100)
     state = CalibrationState(3, **OPTIONS)
-    with pytest.raises(ValueError, match="`clusters` is missing, but the state was made with clusters=True; pass the"):
+    with pytest.raises(ValueError, match="`clusters` is None, but the state was made with clusters=True; pass the"):
         state.update(y, p)
     with pytest.raises(ValueError, match=r"`clusters` has the shape \(99,\), expected \(100,\)"):
         state.update(y, p, clusters=cluster[1:])
     state.update(y, p, clusters=cluster)
     independent = CalibrationState(3, **OPTIONS | {"clusters": False})
-    with pytest.raises(ValueError, match="`clusters` is given, but the state is of independent samples; make it with"):
+    with pytest.raises(ValueError, match="`clusters` is given, but the state was made without; make it with"):
         independent.update(y, p, clusters=cluster)
     with pytest.raises(ValueError, match="`clusters` is True in one state and False in the other"):
         state.merge(independent.update(y, p, first_row=100))

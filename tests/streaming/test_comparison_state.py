@@ -213,8 +213,8 @@ def test_saturated_models():
     [
         ("ab", TypeError, "`models` is 'ab', expected a sequence of names"),
         (("a", 1), TypeError, "`models` has 1, expected names that are strings"),
-        (("a",), ValueError, r"`models` is \['a'\], expected at least 2 names that differ"),
-        (("a", "a"), ValueError, "expected at least 2 names that differ"),
+        (("a",), ValueError, r"`models` is \['a'\], expected at least 2 different names"),
+        (("a", "a"), ValueError, "expected at least 2 different names"),
     ],
 )
 def test_names_are_checked(models, error, message):
@@ -243,7 +243,7 @@ def test_faults_leave_the_state_as_it_was():
         state.update(y, models, first_row=10)
     with pytest.raises(TypeError, match="`other` is int, expected a ComparisonState"):
         state.merge(1)
-    with pytest.raises(ValueError, match="`models` are .* in one state and .* in the other; make them alike"):
+    with pytest.raises(ValueError, match="`models` are .* in one state and .* in the other; make them with the same"):
         state.merge(ComparisonState(3))
     with pytest.raises(ValueError, match="were added already"):
         state.merge(state)
@@ -251,7 +251,7 @@ def test_faults_leave_the_state_as_it_was():
         state.result("ckce")
     with pytest.raises(ValueError, match="`confidence_level` is 2"):
         state.result(confidence_level=2)
-    with pytest.raises(ValueError, match="a comparison needs at least 4 samples, not 0; add more"):
+    with pytest.raises(ValueError, match="the state has 0 samples, expected at least 4; add more"):
         ComparisonState(3).result()
     assert state.to_bytes() == before
 

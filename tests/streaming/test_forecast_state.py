@@ -383,7 +383,7 @@ def test_what_has_no_closed_forms_is_refused():
     prediction, y, _ = problem("multivariate normal", 5)
     with pytest.raises(ValueError, match="`kernel` is not given, but Wasserstein distances of MultivariateNormal"):
         ForecastState().update(y, prediction)
-    with pytest.raises(TypeError, match="class probabilities are for a CalibrationState"):
+    with pytest.raises(TypeError, match="for class probabilities use a CalibrationState"):
         ForecastState().update([0, 1], np.full((2, 2), 0.5))
     with pytest.raises(ValueError, match=r"use metric='wasserstein', or a kernel of parameters"):
         ForecastState(kernel=Exponential(metric=MMD(1.0)))
@@ -467,7 +467,7 @@ def test_quantiles_need_no_kernel_and_numbers():
     assert one.quantile_calibration().coverage.tolist() == [0.0] * 9 + [1.0] * 10
     with pytest.raises(ValueError, match="needs at least 2 samples"):
         one.result()
-    with pytest.raises(ValueError, match="quantiles are of numbers"):
+    with pytest.raises(ValueError, match="quantiles need numbers"):
         ForecastState().update(np.zeros((1, 2)), Normal(np.zeros((1, 2)), np.ones((1, 2)))).quantile_calibration()
     with pytest.raises(ValueError, match="make a state without `sample_weight`"):
         ForecastState().update([0.0], Normal([0.0], [1.0]), [2.0]).quantile_calibration()

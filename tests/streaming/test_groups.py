@@ -129,7 +129,7 @@ def test_weights_and_single_names():
         (
             ["a"] * 7 + [1] + ["a"] * 42,
             TypeError,
-            r"`group\[0\]` is 'a' and `group\[7\]` is 1, expected integers or strings alone; pass strings for all",
+            r"`group\[0\]` is 'a' and `group\[7\]` is 1, expected only integers or only strings; pass strings",
         ),
         ([None] * 50, TypeError, r"`group\[0\]` is None, expected an integer or a string"),
         (["a", "a\0"] * 25, ValueError, r"`group\[1\]` is 'a.x00', expected a name that does not end with a null"),
@@ -139,7 +139,7 @@ def test_weights_and_single_names():
         (
             np.arange(50),
             ValueError,
-            r"with 4 there are 50 groups, and max_groups=4; pass names that many samples share",
+            r"with 4 there are 50 groups, expected at most max_groups=4; use larger groups",
         ),
     ],
 )

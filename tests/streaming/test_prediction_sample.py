@@ -58,7 +58,7 @@ def test_states_of_one_kernel_are_merged():
         (lambda: PredictionSample(3, part=-1), ValueError, "`part`"),
         (lambda: PredictionSample(3, seed=-1), ValueError, "`seed`"),
         (lambda: PredictionSample(3, lens=3), TypeError, "`lens`"),
-        (lambda: PredictionSample(4).update(P), ValueError, "`y_pred` has 3 classes, but the sample is of n_classes=4"),
+        (lambda: PredictionSample(4).update(P), ValueError, "`y_pred` has 3 classes, expected n_classes=4"),
         (lambda: PredictionSample(3).update(P * np.nan), ValueError, r"`y_pred\[0, 0\]` is nan"),
         (lambda: PredictionSample(3).update(P).update(P, first_row=5), ValueError, "rows 5 to 899 were added already"),
         (lambda: PredictionSample(3).kernel(), ValueError, "`y_pred` has 0 rows"),
@@ -85,5 +85,5 @@ def test_without_a_distance():
     for rows, message in ((0, "has 0 rows"), (1, "has 1 row,"), (4, "has identical rows only")):
         sample = PredictionSample(3).update(p[:rows])
         assert sample.n_samples == rows
-        with pytest.raises(ValueError, match=rf"{message}.*; add others by update\(\) or merge\(\), or make st"):
+        with pytest.raises(ValueError, match=rf"{message}.*; add more predictions, or make st"):
             sample.kernel()

@@ -106,7 +106,7 @@ def test_a_source_that_is_not_ours_is_checked(data):
     theirs.__class__ = Theirs
     with pytest.raises(ValueError, match=r"`y_pred\[0\]` sums to 2.7"):
         run(state(), theirs)
-    with pytest.raises(ValueError, match="`y_pred` has 3 classes, but the state is of n_classes=4"):
+    with pytest.raises(ValueError, match="`y_pred` has 3 classes, but the state has n_classes=4"):
         run(CalibrationState(4), source(data))
 
 
@@ -215,13 +215,13 @@ def test_a_checkpoint_of_another_run_is_refused_and_says_in_what(tmp_path, monke
     y, p = data
     checkpoint = tmp_path / "run.kcalib"
     run(state(), source(data), checkpoint=checkpoint)
-    with pytest.raises(FileExistsError, match="exists; pass resume=True to go on from it, or remove it"):
+    with pytest.raises(FileExistsError, match="exists; pass resume=True to continue, or remove it"):
         run(state(), source(data), checkpoint=checkpoint)
 
     def refused(other, samples=data, **options):
-        with pytest.raises(ValueError, match="is of another run") as error:
+        with pytest.raises(ValueError, match="belongs to another run") as error:
             run(other, source(samples), checkpoint=checkpoint, resume=True, **options)
-        assert str(error.value).endswith("name another checkpoint, or remove this one to start again")
+        assert str(error.value).endswith("name another checkpoint, or remove this one to start over")
         return str(error.value)
 
     assert "`n_columns` is 16 in one state and 32 in the other" in refused(CalibrationState(3, n_columns=32))
@@ -234,11 +234,11 @@ def test_a_checkpoint_of_another_run_is_refused_and_says_in_what(tmp_path, monke
     assert "its row 0 has the number 0, not 7" in refused(state(), first_row=7)
     assert "it has no rows 20000 to 20001" in refused(state().update(y[:2], p[:2], first_row=20_000))
     state().update(*data).save(checkpoint)
-    assert "its file names no run" in refused(state())
+    assert "it has no note of a run" in refused(state())
 
 
 def test_rows_are_checked(data):
-    with pytest.raises(ValueError, match=r"`rows` is 5:12001, expected rows among the 12000 of the source"):
+    with pytest.raises(ValueError, match=r"`rows` is 5:12001, but the source has 12000 rows"):
         run(state(), source(data), rows=(5, N + 1))
     with pytest.raises(TypeError, match="`rows` is 3, expected a pair"):
         run(state(), source(data), rows=3)

@@ -310,7 +310,7 @@ def test_an_empty_batch_adds_nothing(known):
     for true, pred in ((y[:0], p[:0]), ([], []), (y[:0], p[:0].astype(np.float32)), (np.empty((0, 3)), p[:0])):
         assert state.update(true, pred).update(true, pred, [], first_row=5).to_bytes() == before
     for true, pred, weights, message in (
-        (y[:0], p[:0, :2], None, "`y_pred` has 2 classes, but the state is of n_classes=3"),
+        (y[:0], p[:0, :2], None, "`y_pred` has 2 classes, but the state has n_classes=3"),
         (y, p[:0], None, "`y_pred` is empty, expected at least one prediction"),
         (y[:0], p[:0], [1.0], "`y_pred` is empty"),
     ):
@@ -324,7 +324,7 @@ def test_an_empty_batch_adds_nothing(known):
     [
         (
             lambda y, p: (y, p[:, :2]),
-            "`y_pred` has 2 classes, but the state is of n_classes=3; pass the",
+            "`y_pred` has 2 classes, but the state has n_classes=3; pass the",
         ),
         (lambda y, p: (y + 1, p), r"subtract 1, or make the state with classes=range\(1, 4\)"),
         (lambda y, p: (y + 5, p), "; make the state with classes= with the label of each of the 3 columns"),
@@ -362,7 +362,7 @@ def test_a_row_that_comes_twice_is_refused():
     [
         (([0, 1], [[0.5, 0.5, 0.0], [np.nan, 0.5, 0.5]]), {}, ValueError, r"`y_pred\[1, 0\]` is nan"),
         (([0, 3], [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]), {}, ValueError, r"`y_true\[1\]` is 3"),
-        (([0], [[0.5, 0.5]]), {}, ValueError, "`y_pred` has 2 classes, but the state is of n_classes=3"),
+        (([0], [[0.5, 0.5]]), {}, ValueError, "`y_pred` has 2 classes, but the state has n_classes=3"),
         ((["a", "b", "c"], np.eye(3)), {}, ValueError, "make the state with classes="),
         (([0], [[0.5, 0.5, 0.0]], [-1.0]), {}, ValueError, r"`sample_weight\[0\]` is -1"),
         (([0], [[0.5, 0.5, 0.0]], [2.0**19]), {}, ValueError, r"`sample_weight\[0\]` is 524288, .* at most 262144"),

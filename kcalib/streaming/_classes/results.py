@@ -1,4 +1,4 @@
-"""What a state says: the results that `kcalib.evaluate` and its kind have for samples in memory, from sums."""
+"""Results of states of class probabilities: those of `kcalib.evaluate` and related functions, from sums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kcalib.streaming._options import StateOptions
 
 
 class Results(StateResults):
-    """Of a state of class probabilities."""
+    """Results of a state of class probabilities."""
 
     _RESULTS = LabelResults
 
@@ -38,14 +38,14 @@ class Results(StateResults):
 
     @abstractmethod
     def _totals(self) -> Totals:
-        """What the state has found."""
+        """Return the sums of the state."""
 
     @abstractmethod
     def _bin_totals(self) -> BinTotals:
-        """The part of it that needs no kernel."""
+        """Return the sums that need no kernel."""
 
     def result(self, *, level: float = 0.05, tolerance: float | None = None) -> Evaluation:
-        """The usual numbers about a model, the SKCE and a test of calibration, with a verdict.
+        """Return scores, calibration errors, the SKCE and a test of calibration, with a verdict.
 
         Parameters
         ----------
@@ -57,15 +57,15 @@ class Results(StateResults):
         Returns
         -------
         Evaluation
-            As of `kcalib.evaluate` with ``estimator="features"`` and ``method="adaptive"``, the ECE in the bins of the
-            state. The lower bound of the error is the kernel's or that of maps of the temperature, ``rms_error_from``
-            says which.
+            The result of `kcalib.evaluate` with ``estimator="features"`` and ``method="adaptive"``, with the ECE in the
+            bins of the state. The lower bound of the error comes from the kernel or from maps of the temperature;
+            ``rms_error_from`` says from which.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is out of range, if the state has fewer than two samples, or if there is no bound of the
-            error that a tolerance can be compared with: with weights, and below four samples.
+            If an argument is out of range; if the state has fewer than two samples; if `tolerance` is given and there
+            is no lower bound of the error (with weights, or fewer than four samples).
 
         Warns
         -----
@@ -112,17 +112,17 @@ class Results(StateResults):
         )
 
     def top_label_ece(self, *, norm: str = "l1") -> ECEResult:
-        """Expected calibration error of the top label, in the bins of the state: `kcalib.top_label_ece`.
+        """Return the expected calibration error of the top label in the bins of the state, see `kcalib.top_label_ece`.
 
         Parameters
         ----------
         norm : {"l1", "l2", "max"}
-            As there.
+            As in `kcalib.top_label_ece`.
 
         Returns
         -------
         ECEResult
-            Bins included.
+            The error and the bins.
 
         Raises
         ------
@@ -132,73 +132,73 @@ class Results(StateResults):
         return ece_of(self._bin_totals(), "top_label", norm)
 
     def class_wise_ece(self, *, norm: str = "l1", class_weight: Any = None) -> ECEResult:
-        """Expected calibration error of each class, in the bins of the state: `kcalib.class_wise_ece`.
+        """Return the expected calibration error of each class in the bins of the state, see `kcalib.class_wise_ece`.
 
         Parameters
         ----------
         norm, class_weight
-            As there.
+            As in `kcalib.class_wise_ece`.
 
         Returns
         -------
         ECEResult
-            Bins and the error of each class included.
+            The error, the errors of the classes, and the bins.
 
         Raises
         ------
         TypeError, ValueError
-            If the state has no samples, or for an argument that is out of range.
+            If the state has no samples, or if an argument is out of range.
         """
         return ece_of(self._bin_totals(), "class_wise", norm, class_weight)
 
     def debiased_ece(self, *, notion: str = "top_label", class_weight: Any = None) -> ECEResult:
-        """The "l2" error without the part of noise in the labels: `kcalib.debiased_ece` with ``binning="uniform"``.
+        """Return the "l2" error without the noise of the labels: `kcalib.debiased_ece` with ``binning="uniform"``.
 
         Parameters
         ----------
         notion, class_weight
-            As there.
+            As in `kcalib.debiased_ece`.
 
         Returns
         -------
         ECEResult
-            With the unbiased square.
+            The error, with the unbiased square.
 
         Raises
         ------
         TypeError, ValueError
-            If the state has no samples, or weighted ones, if a bin holds a single sample, or for an argument that is
-            out of range.
+            If the state has no samples or weighted ones, if a bin holds a single sample, or if an argument is out of
+            range.
         """
         return ece_of(self._bin_totals(), notion, "l2", class_weight, debiased=True)
 
     def ece_interval(self, *, notion: str = "top_label", confidence_level: float = 0.95) -> ConfidenceInterval:
-        r"""Confidence interval of the expected calibration error ("l1") with the bins of the state.
+        r"""Return a confidence interval of the expected calibration error ("l1") with the bins of the state.
 
         Parameters
         ----------
         notion : {"top_label", "class_wise"}
-            Of which error.
+            Which error.
         confidence_level : float
-            In (0, 1).
+            Level of the interval, in (0, 1).
 
         Returns
         -------
         ConfidenceInterval
-            Of :math:`\sum_b |\mu_b|`, with :math:`\mu_b` the expected gap in bin b times the bin's probability.
+            For :math:`\sum_b |\mu_b|`, where :math:`\mu_b` is the expected gap in bin b times the probability of the
+            bin.
 
         Raises
         ------
         ValueError
-            If an argument is out of range, with weights, and below four samples.
+            If an argument is out of range, with weights, or with fewer than four samples.
 
         Notes
         -----
-        The bounds on the error of an ECE that `kcalib.compare` has for ``metric="ece"``, with a parametric bootstrap:
-        deviations of the bins' gaps are normal, with the covariance that the sums say, or binomial in bins where labels
-        rarely come out otherwise. Limits of classes are averaged; for errors that are jointly normal that holds however
-        classes depend on each other. Too wide rather than too narrow. Time O(4000 n_bins) a column, seed that of the
-        state.
+        The interval is that of `kcalib.compare` with ``metric="ece"``, with a parametric bootstrap: deviations of the
+        gaps of bins are normal with the covariance from the sums, or binomial in bins with few different labels. Limits
+        of classes are averaged, which is valid for any dependence between classes if the errors are jointly normal. The
+        interval is too wide rather than too narrow. Time O(4000 n_bins) for each column; the seed is that of the state.
 
         Examples
         --------
@@ -221,27 +221,27 @@ class Results(StateResults):
         bands: str | None = None,
         simultaneous: bool = False,
     ) -> ReliabilityDiagram:
-        """The reliability diagram in the bins of the state: `kcalib.reliability`.
+        """Return the reliability diagram in the bins of the state, see `kcalib.reliability`.
 
         Parameters
         ----------
         lens : Lens, optional
-            What the event is, in the problem that the state's lens induces: ``kcalib.lenses.TopLabel()``,
-            ``kcalib.lenses.ClassWise(k)``, or of two classes ``kcalib.lenses.Canonical()``, the second one. Default:
-            the top label; if the state's lens leaves two classes, the second one.
+            The event, in the problem that the lens of the state induces: ``kcalib.lenses.TopLabel()``,
+            ``kcalib.lenses.ClassWise(k)``, or ``kcalib.lenses.Canonical()`` for the second of two classes. Default: the
+            top label, or the second class if the lens of the state induces two classes.
         confidence_level : float
-            Of both bands.
+            Level of both bands.
         bands : {"both", "confidence", "consistency"}, optional
-            Which to compute; default "both".
+            Which bands to compute; default "both".
         simultaneous : bool
             As in `kcalib.reliability`.
 
         Returns
         -------
         ReliabilityDiagram
-            With `plot`. The consistency band has the limits of the binomial law with each bin's mean confidence, which
-            are those of the exact law or a little wider. With weights there are no bands. The smallest and the largest
-            confidence of a bin are known of the top label only, and NaN elsewhere.
+            The diagram, with a method `plot`. The consistency band has the limits of the binomial distribution with the
+            mean confidence of each bin, which are exact or slightly too wide. With weights there are no bands. The
+            smallest and the largest confidence of a bin are known for the top label only, and NaN otherwise.
 
         Raises
         ------
@@ -260,7 +260,7 @@ class Results(StateResults):
         return diagram_of(self._bin_totals(), lens, confidence_level, bands, simultaneous)
 
     def brier_decomposition(self) -> BrierDecomposition:
-        """The Brier score taken apart, by classes in the bins of the state: `kcalib.brier_decomposition`.
+        """Return the Brier score's decomposition by classes in the bins of the state, see `kcalib.brier_decomposition`.
 
         Returns
         -------
@@ -283,12 +283,12 @@ class Results(StateResults):
         return decomposition_of(self._bin_totals())
 
     def scores(self) -> Scores:
-        """Accuracy, mean confidence, log loss and Brier score, with standard errors.
+        """Return accuracy, mean confidence, log loss and Brier score, with standard errors.
 
         Returns
         -------
         Scores
-            Each with `value` and `standard_error`, that of a mean of independent samples; None with weights.
+            Each with a `value` and the `standard_error` of a mean of independent samples, which is None with weights.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What all states have in common as files: `save`, `load`, bytes, pickling, equality."""
+"""`Saved`: files, bytes, pickling and equality of states."""
 
 from __future__ import annotations
 
@@ -13,79 +13,79 @@ from kcalib.streaming._files.format import Content, pack_content, read, unpack, 
 
 
 class Saved(ABC):
-    """A state that is options and named arrays; equal states have equal bytes."""
+    """A state that consists of options and named arrays; equal states have equal bytes."""
 
-    _kind: ClassVar[str]  # what the file calls it
+    _kind: ClassVar[str]  # its name in files
 
     @abstractmethod
     def _content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Options, and arrays of fixed dtypes: canonical, so that equal states have equal ones."""
+        """Return options and arrays of fixed dtypes in a canonical form: equal for equal states."""
 
     @classmethod
     @abstractmethod
     def _from_content(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
-        """The state of these; names that it does not know are skipped."""
+        """Return the state of a content; unknown names are skipped."""
 
     @abstractmethod
     def copy(self) -> Self:
-        """Another state with the same rows."""
+        """Return a copy."""
 
     def __radd__(self, other: object) -> Self:
         return self.copy() if isinstance(other, int) and other == 0 else NotImplemented  # `sum` begins with 0
 
     def to_bytes(self) -> bytes:
-        """What `save` writes.
+        """Return the content of the file that `save` writes.
 
         Returns
         -------
         bytes
-            Equal states have equal ones.
+            Equal for equal states.
 
         Raises
         ------
         TypeError
-            If the kernel or the lens is of a class of your own: what it is cannot be written.
+            If the kernel or the lens is of a class of your own, which cannot be written.
         """
         return pack_content(Content(self._kind, *self._content()))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The state that `to_bytes` has turned into these.
+        """Return the state in the result of `to_bytes`.
 
         Parameters
         ----------
         data : bytes
-            Of any version of kcalib that is not later than this one.
+            Bytes from this or an earlier version of kcalib.
 
         Returns
         -------
         state
-            Equal to the one that was written.
+            Equal to the original one.
 
         Raises
         ------
         TypeError
-            If `data` holds no bytes.
+            If `data` is not bytes.
         ValueError
-            If they are none of a state, truncated, damaged, of a later format, or of another kind of state.
+            If `data` is not a state, truncated, damaged, of a later format, or of another kind of state.
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"`data` is a {type(data).__name__}, expected bytes")
         return cls._of_content(unpack(bytes(data), "`data`"), "`data`")
 
     def save(self, path: Any) -> None:
-        """Write the state to a file, whole or not at all.
+        """Write the state to a file, as a whole or not at all.
 
         Parameters
         ----------
         path : str or path-like
-            Its name. A file of that name is replaced in one step, when the new one is on the disk: whoever stops the
-            process, or cuts the power, leaves the old one or the new one.
+            Name of the file. An existing file is replaced in one step after the new one is on disk: if the process is
+            killed or the power fails, either the old or the new file is there.
 
         Raises
         ------
         OSError
-            If it cannot be written, as on a full disk; what was there stays as it was.
+            If it cannot be written, for example on a full disk; an existing file is kept.
         TypeError
             As `to_bytes`.
         ValueError
@@ -95,36 +95,35 @@ class Saved(ABC):
 
     @classmethod
     def load(cls, path: Any) -> Self:
-        """Read what `save` has written.
+        """Read a file that `save` has written.
 
         Parameters
         ----------
         path : str or path-like
-            The name of the file.
+            Name of the file.
 
         Returns
         -------
         state
-            Equal to the one that was saved.
+            Equal to the state that was saved.
 
         Raises
         ------
         OSError
             If the file cannot be read.
         ValueError
-            If it is empty, truncated, damaged, none of kcalib's, of a later format, or holds another kind of state;
-            or if it is a folder.
+            If it is a folder, empty, truncated, damaged, not written by kcalib, of a later format, or of another kind
+            of state.
         """
         name = printable(os.fspath(path))
         return cls._of_content(unpack(read(path), name), name)
 
     @classmethod
     def _of_content(cls, content: Content, name: str) -> Self:
-        """From what was read of what messages call `name`."""
+        """Return the state of a content; messages call its origin `name`."""
         if content.kind != cls._kind:
             raise ValueError(
-                f"{name} holds a state of the kind {content.kind!r}, expected {cls._kind!r}; kcalib.streaming.load "
-                "reads every kind"
+                f"{name} holds a state of the kind {content.kind!r}, expected {cls._kind!r}; use kcalib.streaming.load"
             )
         try:
             return cls._from_content(content.options, content.arrays)

@@ -43,7 +43,7 @@ class DistributionResults(KernelResults):
 
     totals: ForecastFeatureTotals
     options: ForecastOptions
-    of_features = False  # features of targets have a diameter that is not known
+    of_features = False  # the diameter of features of targets is unknown
 
     @cached_property
     def problem(self) -> ForecastFeatures:
@@ -65,7 +65,7 @@ class DistributionResults(KernelResults):
         return [np.sum(squares[:, groups == group], axis=1) for group in range(groups.max() + 1)]
 
     def few_errors(self) -> FewErrors | None:
-        """Of counts, beside the most probable ones."""
+        """Return the bound for counts, by targets that are not among the most probable ones."""
         data, packed = self.totals.sample, self.problem.packed
         parts = finite_parts(data, packed)
         if parts is None or not isinstance(data.prediction, Counts):
@@ -78,7 +78,7 @@ class DistributionResults(KernelResults):
         return few_of(seen, self.n, lambda: self.effective_events, expected, data, packed)
 
     def law(self, statistic: float) -> ChiSquareMixture:
-        """Of targets other than counts its shape is that of one set of drawn ones; the variance is known."""
+        """Return the law; except for counts its shape comes from one draw of the targets, and its variance is known."""
         law = super().law(statistic)
         known = 2 * self.null_squares / (self.n - 1) ** 2
         if not (known > 0 and law.var > 0):
@@ -92,7 +92,7 @@ class DistributionResults(KernelResults):
         return rms_bound.mean_eigenvalue(self.totals.sample, packed, backend_for(packed.problem, threads=self.threads))
 
     def null_fields(self) -> dict[str, Any]:
-        """Return those of the adaptive test of numbers, of whose PIT values there are draws."""
+        """Return the fields of the adaptive test; PIT values of numbers have draws."""
         totals = self.totals
         if totals.prediction.event_shape:
             return super().null_fields()
@@ -119,7 +119,7 @@ class DistributionResults(KernelResults):
 
 
 class ForecastResults(StateResults):
-    """Of a state of predicted distributions."""
+    """Results of a state of predicted distributions."""
 
     _RESULTS = DistributionResults
 
@@ -130,14 +130,14 @@ class ForecastResults(StateResults):
 
     @abstractmethod
     def _totals(self) -> ForecastFeatureTotals:
-        """What the state has found."""
+        """Return the sums of the state."""
 
     @abstractmethod
     def _score_totals(self) -> ForecastTotals:
-        """The part of it that needs no kernel."""
+        """Return the sums that need no kernel."""
 
     def result(self, *, level: float = 0.05, tolerance: float | None = None) -> ForecastEvaluation:
-        """The usual numbers about a model, the SKCE and a test of calibration, with a verdict.
+        """Return scores, calibration errors, the SKCE and a test of calibration, with a verdict.
 
         Parameters
         ----------
@@ -149,14 +149,14 @@ class ForecastResults(StateResults):
         Returns
         -------
         ForecastEvaluation
-            As of `kcalib.evaluate` with ``estimator="features"`` and the test of `calibration_test`. Of weighted
-            samples all means are weighted.
+            The result of `kcalib.evaluate` with ``estimator="features"`` and the test of `calibration_test`. With
+            weights all means are weighted.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is out of range, if the state has fewer than two samples, or if there is no bound of the
-            error that a tolerance can be compared with: with weights, below four samples, and for unbounded kernels.
+            If an argument is out of range; if the state has fewer than two samples; if `tolerance` is given and there
+            is no lower bound of the error (with weights, fewer than four samples, or unbounded kernels).
 
         Warns
         -----
@@ -171,7 +171,7 @@ class ForecastResults(StateResults):
         means = {name: total / weight for name, total in totals.scores.items()}
         shown = {name: means[name] for name in scores_there_are(totals.prediction)}
         numbers = totals.prediction.n_dims == 1
-        # So many samples of equal weight have means with the same variance.
+        # The number of samples of equal weight whose means have the same variance.
         n = totals.n if not totals.n_weighted else weight**2 / totals.scores["weight_squared"]
         levels, has_ends = levels_there_are(totals.prediction), numbers and has_interval(totals.prediction)
         if numbers:
@@ -205,18 +205,18 @@ class ForecastResults(StateResults):
     def quantile_calibration(
         self, *, confidence_level: float = 0.95, simultaneous: bool = False
     ) -> QuantileCalibration:
-        """The quantile calibration curve at the levels 0.05, 0.1, ..., 0.95: `kcalib.quantile_calibration`.
+        """Return the quantile calibration curve at the levels 0.05, 0.1, ..., 0.95, see `kcalib.quantile_calibration`.
 
         Parameters
         ----------
         confidence_level, simultaneous
-            As there.
+            As in `kcalib.quantile_calibration`.
 
         Returns
         -------
         QuantileCalibration
-            With `plot`. Coverage is exact, since a state counts PIT values up to each of these levels; the histogram is
-            in the bins of the state.
+            The curve, with a method `plot`. Coverage is exact, because a state counts PIT values up to each of these
+            levels. The histogram has the bins of the state.
 
         Raises
         ------
@@ -236,8 +236,8 @@ class ForecastResults(StateResults):
         totals = self._score_totals()
         if totals.prediction.n_dims > 1:
             raise ValueError(
-                f"the state is of predictions of vectors of {totals.prediction.n_dims} entries, but quantiles are of "
-                "numbers; make a state of one entry at a time"
+                f"the state has predictions of vectors of {totals.prediction.n_dims} entries, but quantiles need "
+                "numbers; make a state for each entry"
             )
         if not totals.counts_alike:
             raise ValueError(f"the band of {totals.describe_samples()} is not known from a state; {totals.remedy()}")
@@ -259,7 +259,7 @@ class ForecastResults(StateResults):
 
 
 def _spread(means: dict[str, float], n: int, effective: float) -> tuple[float, float]:
-    """How much squared errors are above their variances on average, and the standard error of that."""
+    """Return how much squared errors exceed their variances on average, and the standard error."""
     if n < 2 or means["without_spread"] > 0:
         return 0.0, math.inf
     variance = max(0.0, means["standardised_squared"] - means["standardised"] ** 2)

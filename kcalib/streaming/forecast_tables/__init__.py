@@ -1,4 +1,4 @@
-"""Forecasts in the tables of hubs and of forecasting libraries, and in labelled arrays."""
+"""Forecasts in tables of forecast hubs and forecasting libraries, and in labelled arrays."""
 
 from kcalib.streaming.forecast_tables.reading import read_forecasts
 from kcalib.streaming.forecast_tables.results import ModelForecasts

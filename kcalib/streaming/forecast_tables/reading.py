@@ -1,4 +1,4 @@
-"""`read_forecasts`: forecasts as hubs and forecasting libraries have them; `share_tasks`: of all models."""
+"""`read_forecasts`: forecasts of hubs and forecasting libraries; `share_tasks`: forecasts of the common tasks."""
 
 from __future__ import annotations
 
@@ -25,47 +25,48 @@ QUANTILE = "quantile"
 
 
 def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = False) -> tuple[ModelForecasts, ...]:
-    """Read the forecasts of each model in a table of a hub, in a frame of quantiles, or in an array of xarray.
+    """Read the forecasts of each model in a table of a hub, a frame of quantiles, or an array of xarray.
 
     Parameters
     ----------
     data : path, list of paths, data frame, mapping of columns, or array of xarray
-        What is recognised, by names:
+        The kind is recognised by names:
 
         - long tables of the hubverse: ``output_type`` (quantile, sample or pmf), ``output_type_id``, ``value``, columns
-          of tasks, and ``model_id``; of several files without one, such as a folder, each is named after its folder;
+          of tasks, and ``model_id``; without ``model_id`` models are named after the folders of their files;
         - frames with a column for each quantile: ``AutoARIMA-lo-90``, ``-hi-90`` and ``-median`` (Nixtla), ``0.1``
-          (AutoGluon), ``p10`` (GluonTS), ``y_q0.10`` (darts), and the column levels of ``predict_quantiles``
-          and ``predict_interval`` (sktime);
+          (AutoGluon), ``p10`` (GluonTS), ``y_q0.10`` (darts), and the column levels of ``predict_quantiles`` and
+          ``predict_interval`` (sktime);
         - a ``DataArray`` or ``Dataset`` of xarray with a dimension ``member``, ``number``, ``realization``,
           ``ensemble``, ``sample``, ``chain`` and ``draw`` (together) or the like, or ``quantile``.
 
         Files are .csv, .tsv (also .gz) or .parquet.
     targets : the same, or array_like of shape (n,), optional
-        A table with the targets in a column ``oracle_value``, ``observation`` or ``y``, or the only column that the
-        forecasts do not have. The columns that both have say which target is whose; of versions in ``as_of`` the last
-        counts. Of frames of quantiles also an array, or by default their own column ``y`` or the like. Of xarray an
-        array with the other dimensions, which is aligned by its coordinates.
+        A table with the targets in a column ``oracle_value``, ``observation`` or ``y``, or in the only column that the
+        forecasts do not have. Targets are matched by the common columns; of several versions (``as_of``) the last is
+        used. For frames of quantiles it may be an array; default: their own column ``y`` or the like. For xarray it is
+        an array with the other dimensions, aligned by its coordinates.
     sort_quantiles : bool
-        Whether to sort quantiles that cross. Default: such forecasts are not used.
+        Whether to sort crossing quantiles. By default such forecasts are not used.
 
     Returns
     -------
     tuple of ModelForecasts
-        For each model, and in tables of hubs for each value of ``target`` and output type, which its name then says.
+        One for each model, and in tables of hubs for each value of ``target`` and each output type, which are part of
+        its name.
 
     Raises
     ------
     FileNotFoundError, OSError
-        If a file is not there, or the system refuses to open it.
+        If a file does not exist or cannot be opened.
     TypeError, ValueError
-        If `data` is nothing of the above, if a column or dimension is missing, or if targets contradict each other.
+        If `data` is of another kind, if a column or dimension is missing, or if targets contradict each other.
 
     Notes
     -----
-    Forecasts of one model have the same levels, categories, or number of draws: those that most tasks have. Rows beside
-    them, and tasks that lack some, are not used; ``unused`` counts them by reason. Cells are compared as numbers and
-    dates where they are such, so that the location 01 is that which another library reads as 1.
+    All forecasts of a model have the same levels, categories, or number of draws: those of most tasks. Other rows, and
+    tasks that lack some of them, are not used; ``unused`` counts them by reason. Cells are compared as numbers or dates
+    if possible, so that location 01 equals 1.
 
     Examples
     --------
@@ -88,13 +89,13 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
         targets = read_table(targets)
     if FIELDS[0] in table.columns or FIELDS[1] in table.columns:
         if not isinstance(targets, Table):
-            raise FileError("the forecasts are those of a hub; give the table of their targets by `targets`")
+            raise FileError("the forecasts are a table of a hub; give the table of their targets by `targets`")
         return tuple(read_hub(table, targets, name, sort_quantiles))
     if not find_quantiles(table.columns):
         if all(is_number(str(name)) for name in table.columns):
             raise FileError(
-                f"the columns {listed(table.columns)} are called by numbers alone, as if without a header; add one, or "
-                "beside columns of quantiles the one of what is predicted, or of targets, such as y"
+                f"all columns are named by numbers, {listed(table.columns)}; add the header, or for quantiles a "
+                "column of what is predicted, or of targets, such as y"
             )
         raise FileError(
             f"the table has {listed(table.columns)}, expected {', '.join(FIELDS)} of a hub, or columns of quantiles "
@@ -106,13 +107,13 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
 def read_labelled(data: Any, targets: Any, name: str, sort: bool) -> Iterator[ModelForecasts]:
     """Yield the forecasts of an array, or of each variable of a Dataset."""
     if not hasattr(targets, "dims"):
-        raise FileError(f"`targets` is {type(targets).__name__}, expected an array of xarray as the forecasts are")
+        raise FileError(f"`targets` is {type(targets).__name__}, expected an array of xarray, as the forecasts")
     arrays_by_name = dict(data.data_vars) if hasattr(data, "data_vars") else {data.name or name: data}
     for variable, array in arrays_by_name.items():
         true = targets
         if hasattr(targets, "data_vars"):
             if variable not in targets.data_vars:
-                raise FileError(f"`targets` has no variable {variable!r}; rename one, or drop it from the forecasts")
+                raise FileError(f"`targets` has no variable {variable!r}; rename it, or drop it from the forecasts")
             true = targets[variable]
         yield _read_array(array, true, str(variable), sort)
 
@@ -123,13 +124,13 @@ def _read_array(array: Any, targets: Any, name: str, sort: bool) -> ModelForecas
     across = [dim for dim in array.dims if dim in MEMBERS] or [dim for dim in array.dims if dim == QUANTILE]
     if not across:
         raise FileError(
-            f"the array {name!r} has the dimensions {array.dims}, expected one of members, {', '.join(MEMBERS)}, or "
-            f"{QUANTILE}; rename it: array.rename(NAME='member')"
+            f"the array {name!r} has the dimensions {array.dims}, expected one of {', '.join(MEMBERS)} or "
+            f"{QUANTILE}; rename the dimension: array.rename(NAME='member')"
         )
     dims = [dim for dim in array.dims if dim not in across]
     if set(targets.dims) != set(dims):
         raise FileError(
-            f"`targets` has the dimensions {targets.dims}, expected {tuple(dims)}, those of {name!r} but "
+            f"`targets` has the dimensions {targets.dims}, expected {tuple(dims)}, those of {name!r} without "
             f"{', '.join(across)}; select or rename them"
         )
     n_rows = int(np.prod([array.sizes[dim] for dim in dims]))
@@ -144,20 +145,20 @@ def _read_array(array: Any, targets: Any, name: str, sort: bool) -> ModelForecas
 
 
 def share_tasks(models: Sequence[ModelForecasts]) -> list[ModelForecasts]:
-    """Return the forecasts of each model for the tasks that all have, in the order of the first model."""
+    """Return the forecasts of each model for the tasks that all models have, in the order of the first model."""
     columns, rows_of = list(models[0].tasks), []
     for model in models:
         cells = (Column.of_values(np.arange(model.n_samples), model.column(name).tolist()) for name in columns)
         tasks = list(zip(*(column.texts() for column in cells), strict=True))
         rows = {task: row for row, task in enumerate(tasks)}
         if model.y_true is None or len(rows) < model.n_samples:
-            raise ValueError(f"{model.model} has {model.describe_rows()}, of {len(rows)} tasks; expected one of each")
+            raise ValueError(f"{model.model} has {model.describe_rows()}, of {len(rows)} tasks; keep one for each")
         rows_of.append(rows)
     tasks = [task for task in rows_of[0] if all(task in rows for rows in rows_of)]
     if not tasks:
         names = ", ".join(model.model for model in models)
         raise ValueError(
-            f"{names} have no task in common, of the columns {', '.join(columns)}; keep the rows of one target"
+            f"{names} have no task in common by the columns {', '.join(columns)}; keep the rows of one target"
         )
     return [
         model.take(np.asarray([rows[task] for task in tasks]), model.model)

@@ -1,4 +1,4 @@
-"""What was read of one model: targets, forecasts, what they are of, and the rows that were not used."""
+"""`ModelForecasts`: what was read of one model."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ class ModelForecasts(Summarized):
 
     _shown = ("model", "n_samples", "n_rows", "n_rows_used", "unused")
 
-    model: str  #: its name; of a table without one that of the file
-    n_samples: int  #: forecasts that have a target
+    model: str  #: name of the model, or of the file
+    n_samples: int  #: number of forecasts with a target
     y_true: np.ndarray | None  #: targets or labels, shape (n,); None if no forecast has one
-    y_pred: Distribution | SparseProbabilities | np.ndarray | None  #: distributions, or probabilities of classes
-    tasks: dict[str, np.ndarray]  #: what each forecast is of: other columns, or coordinates, shape (n,)
-    n_rows: int  #: rows of the model, or entries of an array
-    n_rows_used: int  #: of them in `y_pred`
-    unused: dict[str, int]  #: number of the other rows by the reason why they are not
-    read_as: str = ""  #: what the predictions of a log are
-    lens: Lens = CANONICAL  #: `kcalib.lenses.Confidence` of confidences
-    clusters: np.ndarray | None = None  #: the text that each position of a log of tokens is in
+    y_pred: Distribution | SparseProbabilities | np.ndarray | None  #: distributions, or class probabilities
+    tasks: dict[str, np.ndarray]  #: other columns or coordinates of each forecast, shape (n,)
+    n_rows: int  #: number of rows of the model, or of entries of an array
+    n_rows_used: int  #: number of rows in `y_pred`
+    unused: dict[str, int]  #: number of the other rows by reason
+    read_as: str = ""  #: kind of predictions of a log
+    lens: Lens = CANONICAL  #: `kcalib.lenses.Confidence` for confidences
+    clusters: np.ndarray | None = None  #: text of each token, for logs of tokens
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column of `tasks`; a ValueError names those that there are."""
+        """Return a column of `tasks`; the message of a ValueError lists the columns."""
         if name not in self.tasks:
             raise ValueError(f"there is no column {name!r}; expected one of {', '.join(map(repr, self.tasks))}")
         return self.tasks[name]
 
     def check_one_series(self) -> None:
-        """Refuse forecasts that have no column with another value for each, as dates of one series are."""
+        """Refuse forecasts without a column that differs for each of them, such as the dates of one series."""
         if not any(len(np.unique(column)) == self.n_samples for column in self.tasks.values()):
             columns = ", ".join(map(repr, self.tasks))
             raise OptionError(
                 "time_blocks",
-                f"is for one series in the order of time, but no column of {self.model} ({columns}) differs for each "
+                f"is for a single time series, but no column of {self.model} ({columns}) differs for each "
                 "forecast; keep one location and horizon, or give clusters, such as the date",
             )
 
     def split(self, *names: str) -> tuple[ModelForecasts, ...]:
-        """Return the forecasts of each combination of values of columns of `tasks`, in order, added to the name."""
+        """Return the forecasts for each combination of values of columns of `tasks`, which become part of the name."""
         rows_of: dict[tuple[Any, ...], list[int]] = {}
         for row, values in enumerate(zip(*(self.column(name).tolist() for name in names), strict=True)):
             rows_of.setdefault(values, []).append(row)
@@ -65,7 +65,7 @@ class ModelForecasts(Summarized):
         return tuple(parts)
 
     def take(self, rows: np.ndarray, model: str) -> ModelForecasts:
-        """Return the forecasts of some tasks, by another name."""
+        """Return the forecasts of some tasks under another name."""
         assert self.y_true is not None and self.y_pred is not None
         n, tasks = self.n_rows_used * len(rows) // self.n_samples, {k: column[rows] for k, column in self.tasks.items()}
         pred = self.y_pred.take(rows) if isinstance(self.y_pred, Distribution) else self.y_pred[rows]
@@ -73,14 +73,14 @@ class ModelForecasts(Summarized):
         return ModelForecasts(model, len(rows), true, pred, tasks, n, n, {}, self.read_as, self.lens, clusters)
 
     def describe_rows(self) -> str:
-        """Return how many rows were used, and why others were not, in words."""
+        """Return a text on how many rows were used, and why others were not."""
         reasons = "; not used: " + ", ".join(f"{reason} ({n})" for reason, n in self.unused.items())
         rows = f"{self.n_rows_used} of {self.n_rows} rows, {self.n_samples} samples{reasons if self.unused else ''}"
         return f"{self.read_as}: {rows}" if self.read_as else rows
 
 
 def count_reasons(reasons: Iterable[str]) -> dict[str, int]:
-    """Return the number of rows for each reason, of rows that are used none."""
+    """Return the number of rows for each reason, except the empty one."""
     return {reason: n for reason, n in Counter(reasons).most_common() if reason}
 
 
@@ -94,7 +94,7 @@ def keep_complete(
     n_rows: int,
     noun: str = "value",
 ) -> ModelForecasts:
-    """Return the forecasts by members, or by quantiles at `levels`, that have all numbers and a target."""
+    """Return the forecasts (members, or quantiles at `levels`) that have all numbers and a target."""
     reasons = np.full(len(y_true), "", dtype=object)
     if levels is not None and not sort:
         reasons[find_crossing(values[:, np.argsort(levels)])] = CROSSING
@@ -109,7 +109,7 @@ def keep_complete(
 
 
 def find_crossing(values: np.ndarray) -> np.ndarray:
-    """Return which rows of quantiles in the order of their levels decrease somewhere."""
+    """Return which rows of quantiles, sorted by level, decrease somewhere."""
     return np.asarray((values[:, 1:] < values[:, :-1]).any(axis=1))
 
 

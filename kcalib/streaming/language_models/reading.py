@@ -1,4 +1,4 @@
-"""`read_answers`: predictions of language models in the logs that harnesses and servers write."""
+"""`read_answers`: predictions of language models in logs of evaluation harnesses and servers."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ def read_answers(
     Parameters
     ----------
     data : path, list of paths, or iterable of dict
-        Files of JSON lines, or of one JSON document, also compressed (.gz), or a folder of them; or their records. Each
-        is recognised: samples of ``lm_eval``, responses with ``top_logprobs`` and the right answer, ``prompt_logprobs``
-        or echoed prompts, ``confidence`` and ``correct``, ``probs`` and ``label``: :doc:`/user_guide/language_models`.
+        Files of JSON lines or JSON, also compressed (.gz), a folder of them, or records. The content of each record is
+        recognised: samples of ``lm_eval``, responses with ``top_logprobs`` and the right answer, ``prompt_logprobs`` or
+        echoed prompts, ``confidence`` and ``correct``, ``probs`` and ``label``; see :doc:`/user_guide/language_models`.
     labels, probs : str, optional
-        Names of the fields with the label or right answer, and with the probabilities or the confidence, if they have
-        others; right answers are also called "answer" and the like.
+        Names of the fields with the label or right answer and with the probabilities or confidence, if they differ from
+        the names above or common ones such as "answer".
     choices : iterable of str, optional
-        Answers that are possible in responses, such as "ABCD". Default: the letters up to the last right answer, or the
-        texts of all right answers.
+        Possible answers in responses, such as "ABCD". Default: the letters up to the last right answer, or the texts of
+        all right answers.
     per_character : bool
         Whether to divide log-likelihoods of ``lm_eval`` by the number of characters of the choice, as its ``acc_norm``.
 
     Returns
     -------
     tuple of ModelForecasts
-        For each model that the lines name, or else of each folder. ``y_pred`` has a column for each choice, 0 for those
-        that a question lacks; confidences have shape (n,), and ``lens`` is `kcalib.lenses.Confidence`; predictions of
-        tokens are `kcalib.SparseProbabilities`, and ``clusters`` their texts. ``tasks`` has the short fields that all
-        lines have, also those of ``doc``, and the task.
+        One for each model that the records name, or else for each folder. ``y_pred`` has a column for each choice, 0 if
+        a question lacks it. Confidences have shape (n,), with `kcalib.lenses.Confidence` as ``lens``. Predictions of
+        tokens are `kcalib.SparseProbabilities`, with the texts as ``clusters``. ``tasks`` has the task and the short
+        fields that all records share, including those of ``doc``.
 
     Raises
     ------
     FileNotFoundError, OSError
-        If a file is not there, or the system refuses to open it.
+        If a file does not exist or cannot be opened.
     ValueError
-        If some confidences are in percent and others not, if targets could be places and texts, or if only observed
-        tokens are logged.
+        If only some confidences are in percent, if targets may be indices as well as texts, or if only observed tokens
+        are logged.
 
     Notes
     -----
-    Lines that do not fit are counted by reason in ``unused``. Of tokens the k most likely ones are kept: servers add
-    the observed one where it is not among them, which would tell the label. Generated tokens are not used: they are
-    drawn from the predictions, and so calibrated by construction. Nor are log-probabilities after temperature or top-p,
-    where a line has a ``logprobs_mode``, ``temperature`` or ``top_p`` that says so.
+    Records that cannot be used are counted by reason in ``unused``. Of tokens only the k most likely ones are kept:
+    servers add the observed token if it is not among these, which would reveal the label. Generated tokens are not
+    used, because they are drawn from the predictions and thus calibrated by construction. Log-probabilities after
+    temperature or top-p are not used if a field ``logprobs_mode``, ``temperature`` or ``top_p`` indicates it.
 
     Examples
     --------
@@ -76,5 +76,5 @@ def read_answers(
         return read_logs((("model", record, {}) for record in paths), options)
     files = [file for path in paths for file in find_files(Path(path)) if suffix_of(file) in LOGS]
     if not files:
-        raise FileError(f"{data!r} has no files of the suffixes {', '.join(LOGS)}; convert the log, or name others")
+        raise FileError(f"{data!r} has no files with the suffixes {', '.join(LOGS)}; convert the log, or name others")
     return read_logs(read_files(files), options)

@@ -1,4 +1,4 @@
-"""`source`: from what users name to readers; `FORMATS` has the reader of each suffix."""
+"""`source` opens what users name; `FORMATS` has the reader of each suffix."""
 
 from __future__ import annotations
 
@@ -67,80 +67,80 @@ def source(
     Parameters
     ----------
     data : path, list of paths, pair of arrays, mapping of arrays, table, iterable or function
-        Files: a path, one with wildcards (``"folder/*.npz"``), a folder, or a list of these; several files are read one
-        after the other, those of a wildcard or a folder, and of folders in it, in the order of their names. In a folder
-        names that begin with "." or "_" are left out, and all files of known suffixes are of one format. `.npy`:
-        predictions with the labels in a file beside it (``labels.npy``, or another of the names below), or an array
-        with fields; `.npz`: named arrays, also compressed ones. `.parquet`: columns, or a column of lists.
-        `.csv` and `.tsv`, also `.gz`: a header, and a sample a line; ``n`` is not known.
-        ``.h5``, ``.hdf5``: arrays, read only. `.zarr`: a group of arrays, of format 2 or 3. ``.jsonl``, ``.json``: logs
-        of one language model, read as a whole, see `kcalib.streaming.read_answers`.
+        Files: a path, one with wildcards (``"folder/*.npz"``), a folder, or a list of these. Files of a wildcard or a
+        folder, including its subfolders, are read in the order of their names. They must have the same format; names
+        that begin with "." or "_" are skipped.
+
+        - `.npy`: predictions, with the labels in a file next to it (``labels.npy``, or another of the names below), or
+          an array with fields;
+        - `.npz`: named arrays, also compressed;
+        - `.parquet`: columns, or a column of lists;
+        - `.csv`, `.tsv`, also `.gz`: a header, then one sample per line; ``n`` is unknown;
+        - ``.h5``, ``.hdf5``: arrays;
+        - `.zarr`: a group of arrays, of format 2 or 3;
+        - ``.jsonl``, ``.json``: logs of one language model, see `kcalib.streaming.read_answers`.
 
         Arrays: a pair ``(y_true, y_pred)`` of arrays of any library, memory maps, or arrays of h5py or Zarr; a mapping
-        of names to arrays, also an ``h5py.File`` or ``zarr.Group``; an array with fields.
+        of names to arrays, also an ``h5py.File`` or ``zarr.Group``; or an array with fields. Instead of an array,
+        ``y_pred`` may be predicted distributions of `kcalib.distributions` or of another library
+        (`kcalib.distributions.as_distribution`).
 
-        Tables: a ``pyarrow.dataset.Dataset`` of Parquet files, a ``pyarrow.Table``, a data frame of pandas or
-        polars (one that is lazy is collected), or a ``Dataset`` or
-        ``IterableDataset`` of Hugging Face ``datasets``.
+        Tables: a ``pyarrow.dataset.Dataset`` of Parquet files, a ``pyarrow.Table``, a data frame of pandas or polars (a
+        lazy one is collected), or a ``Dataset`` or ``IterableDataset`` of Hugging Face ``datasets``.
 
-        Instead of arrays of predictions a pair may have predicted distributions, of `kcalib.distributions` or another
-        library's (`kcalib.distributions.as_distribution`).
-
-        Batches: an iterable of pairs ``(y_true, y_pred)``, of batches or of single samples, or of dictionaries. An
-        iterator is read once; a function that returns an iterator, called for each reading, or a list can be read
-        from any sample on.
+        Batches: an iterable of pairs ``(y_true, y_pred)``, for batches or for single samples, or of dictionaries. An
+        iterator can be read once. A list, or a function that returns an iterator, can be read again from any sample.
     labels : str or path or array, optional
-        Name of the array or column of labels, or an existing .npy file of them; default the first of "labels",
-        "label", "y_true", "y", "target", "targets", "y_test" that there is. An array, if `data` is one of predictions.
+        Name of the array or column of labels, or an .npy file with labels. Default: the first that exists of "labels",
+        "label", "y_true", "y", "target", "targets", "y_test". An array, if `data` is an array of predictions.
     probs, logits : str, optional
-        Name of the array or column of probabilities or logits, or the prefix of a family of columns (``probs_0``,
-        ``probs_1``, ..., or with the names of the classes). Default: the first of "probs", "probabilities", "y_prob",
+        Name of the array or column of probabilities or logits, or prefix of several columns (``probs_0``, ``probs_1``,
+        ..., or with the names of classes). Default: the first that exists of "probs", "probabilities", "y_prob",
         "y_proba", "prob", "proba", "y_pred", "predictions", "p", then of "logits", "y_logits", "y_logit", "logit".
     from_logits : bool
-        Whether the predictions are logits, however they are named.
+        Whether the predictions are logits, whatever their name.
     classes : iterable, optional
-        The label of each column; default 0..m-1, the suffixes of a family of columns, or an array ``classes`` of a
-        file of arrays. Labels that are strings need one of these: a chunk does not show all of them. Columns that are
-        named after the classes are put in this order.
+        The label of each column. Default: the suffixes of the columns, an array ``classes`` in the file, or 0..m-1.
+        String labels need names of classes, because a chunk may not contain every label. Columns that are named after
+        classes are reordered.
     parameters : mapping of str to str, optional
-        Names of the arrays or columns of parameters of predicted distributions, or prefixes of families of columns
-        (``mean_0``, ``mean_1``, ... for targets that are vectors), by the parameter, as in
-        ``{"mean": "forecast", "std": "spread"}``; `labels` then names the targets. They say what the distributions are:
+        Names of the arrays or columns (or prefixes of columns) of the parameters of predicted distributions, such as
+        ``{"mean": "forecast", "std": "spread"}``; `labels` then names the targets. The parameters determine the family:
         mean and std `kcalib.distributions.Normal`, samples ``Samples``, rate ``Poisson``, mean and dispersion
-        ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``,
-        with df ``StudentT``, mean_log and std_log ``LogNormal``, shape and scale ``Gamma``. Default: if there are no
-        class probabilities, the first of these, but for those with scale, that there are all parameters
-        of, by the names that they have here, or "y_mean", "mu", "y_pred", "y_std", "sigma", "y_samples", "y_rate".
+        ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``, with df
+        ``StudentT``, mean_log and std_log ``LogNormal``, shape and scale ``Gamma``. Default: if there are no class
+        probabilities, the first of these families, except those with scale, whose parameters exist by the names above
+        or by "y_mean", "mu", "y_pred", "y_std", "sigma", "y_samples", "y_rate".
     clusters : str, path or array, optional
-        Name of the array or column of the samples' clusters, or an existing .npy file of them; an array, if `data` is
-        a pair of arrays. Tests of the source are then those of samples in clusters, as by
-        ``CalibrationState(clusters=True)``. The file is read a second time for them.
+        Name of the array or column with the cluster of each sample, or an .npy file; an array, if `data` is a pair of
+        arrays. Tests then account for dependence within clusters, as with ``CalibrationState(clusters=True)``. The file
+        is read twice.
     missing : {"refuse", "drop"}
-        As of `kcalib.distributions.Samples`: what becomes of members of ensembles that are NaN.
+        What to do with ensemble members that are NaN, see `kcalib.distributions.Samples`.
 
     Returns
     -------
     Source
-        With ``n``, ``n_classes``, ``prediction``, ``chunks``, ``read``, ``fingerprint`` and ``describe``.
-        Functions of kcalib that work in chunks take it in place of ``y_true``.
+        With ``n``, ``n_classes``, ``prediction``, ``chunks``, ``read``, ``fingerprint`` and ``describe``. Functions
+        that work in chunks take it in place of ``y_true``.
 
     Raises
     ------
     FileNotFoundError, OSError
-        If a file is not there, or the system refuses to open it.
+        If a file does not exist or cannot be opened.
     TypeError
-        If `data` is nothing of the above.
+        If `data` is of another type.
     ValueError
-        If there are no predictions or labels, if lengths or classes differ, if a file is damaged. Values are checked as
-        they are read; every message names file, column and row.
+        If there are no predictions or labels, if lengths or classes differ, or if a file is damaged. Values are checked
+        when they are read; messages name file, column and row.
     ImportError
-        If a library that the format needs is not there; the message says how to install it.
+        If a library for the format is missing; the message says how to install it.
 
     Notes
     -----
-    Opening reads headers. A chunk is read when it is asked for, and is the only one held: memory is O(rows in a chunk)
-    beside the samples, but for formats that keep more together (row groups of Parquet, chunks of HDF5 and Zarr).
-    Pickling keeps what was given, of files their paths: another process opens them again.
+    Opening a source reads headers only. Only one chunk is held in memory, except for formats that store more samples
+    together (row groups of Parquet, chunks of HDF5 and Zarr). A pickled source holds the paths of files, which are
+    opened again in the other process.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def source(
     >>> samples.n, samples.n_classes, [len(y) for y, p in samples.chunks(400)]
     (1000, 2, [400, 400, 200])
 
-    A function that returns an iterator, for what is made on the way:
+    A function that returns an iterator, for samples that are computed on the fly:
 
     >>> def batches():
     ...     rng = np.random.default_rng(2)
@@ -184,7 +184,7 @@ def open_source(data: Any, options: ReadOptions) -> ReaderSource:
     readers, name = _readers(data, options), options.clusters
     log = readers[0].layout.log
     if name is None and log is not None and log.clusters is not None:
-        name = "text"  # tokens of one depend on each other
+        name = "text"  # tokens of a text depend on each other
     clusters = None if name is None else _open_clusters(data, replace(options, clusters=None), name)
     return ReaderSource(readers, (open_source, (data, options)), clusters)
 
@@ -193,18 +193,24 @@ def _open_clusters(data: Any, options: ReadOptions, clusters: Any) -> ReaderSour
     """Open a source whose labels are the clusters of the samples."""
     spelled = options.columns("array", ()).spelled("clusters")
     if isinstance(data, Iterator):
-        raise FileError(f"{spelled} reads the samples a second time, and an iterator is read once; pass a function")
+        raise FileError(
+            f"{spelled} reads the samples twice, but `data` is an iterator; pass a function that returns one"
+        )
     is_named = _is_path(clusters)
     is_pair = isinstance(data, tuple) and len(data) == 2 and not any(isinstance(entry, Mapping) for entry in data)
     if is_pair and is_named:
-        raise TypeError(f"`clusters` is {clusters!r}, expected an array beside a pair of arrays, which have no names")
+        raise TypeError(f"`clusters` is {clusters!r}, but a pair of arrays has no names; pass an array")
     if not (is_pair or is_named):
-        raise TypeError("`clusters` is no name, expected one; pass arrays as a pair, source((y, p), clusters=array)")
+        raise TypeError(
+            "`clusters` is an array, expected a name; arrays go with a pair: source((y, p), clusters=array)"
+        )
     try:
         readers = _readers((clusters, data[1]) if is_pair else data, replace(options, labels=clusters, has_names=True))
         for reader in readers if is_named else ():
             if reader.layout.stored_labels is None and reader.layout.targets[0] != os.fspath(clusters):
-                raise FileError(f"batches of pairs have no names, as {spelled} says; give batches as dictionaries")
+                raise FileError(
+                    f"{spelled} is a name, but batches are pairs without names; pass batches as dictionaries"
+                )
     except FileError as error:
         labels = options.columns("array", ()).spelled("labels")
         raise type(error)(str(error).replace(labels, spelled).replace("'y_true'", "of the clusters")) from None
@@ -216,7 +222,7 @@ def _readers(data: Any, options: ReadOptions) -> list[Reader]:
         return _file_readers([data], options)
     if isinstance(data, (list, tuple)) and data and all(map(_is_path, data)):
         return _file_readers(data, options)
-    # Classes of libraries that need not be installed.
+    # The libraries of these classes may be missing.
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__}
     if kinds & {("datasets", "Dataset"), ("datasets", "IterableDataset")}:
         return [hugging_face_reader(data, options)]
@@ -234,7 +240,9 @@ def _readers(data: Any, options: ReadOptions) -> list[Reader]:
         return [structured_reader(data, options)]
     if hasattr(data, "shape"):
         if options.labels is None or isinstance(options.labels, str):
-            raise TypeError("`data` is one array, expected (y_true, y_pred); pass both, or labels= with an array")
+            raise TypeError(
+                "`data` is a single array, expected (y_true, y_pred); pass a pair, or an array of labels by labels="
+            )
         return [pair_reader(options.labels, data, options)]
     if isinstance(data, Mapping):
         return [mapping_reader(data, options)]
@@ -253,7 +261,7 @@ def _file_readers(paths: Iterable[Any], options: ReadOptions) -> list[Reader]:
     formats = {".zarr" if file.is_dir() else suffix_of(file) for file in files}
     if len(formats) > 1:
         raise FileError(
-            f"the files are of several formats, {', '.join(sorted(formats))}; expected one, name them by a wildcard "
+            f"the files have several formats, {', '.join(sorted(formats))}, expected one; use a wildcard "
             f"such as '*{min(formats)}'"
         )
     (suffix,) = formats
@@ -262,7 +270,7 @@ def _file_readers(paths: Iterable[Any], options: ReadOptions) -> list[Reader]:
         try:
             if suffix != ".zarr":
                 check_file(file)
-            if suffix not in LOGS:  # which are read together: their tasks differ in the number of choices
+            if suffix not in LOGS:  # logs are read together: tasks may differ in the number of choices
                 readers.append(FORMATS[suffix](file, options))
             elif file == files[-1]:
                 readers.append(log_reader(files, options))
@@ -272,7 +280,7 @@ def _file_readers(paths: Iterable[Any], options: ReadOptions) -> list[Reader]:
 
 
 def find_files(path: Path) -> list[Path]:
-    """Return the files that a path names: itself, those of a folder or of a wildcard, in the order of their names."""
+    """Return the files of a path, a folder or a wildcard, in the order of their names."""
     if is_zarr(path):
         return [path]
     if path.is_dir():
@@ -282,15 +290,15 @@ def find_files(path: Path) -> list[Path]:
         )
         if not files:
             raise FileError(
-                f"{printable(path)}: the folder has no files of a known suffix ({', '.join(FORMATS)}); name others"
+                f"{printable(path)}: the folder has no files with a known suffix ({', '.join(FORMATS)}); name others"
             )
         return files
     if not path.exists() and glob.has_magic(str(path)):
         files = sorted(map(Path, glob.glob(str(path), recursive=True)))
         if not files:
-            raise FileError(f"{printable(path)}: no file has such a name; correct the pattern")
+            raise FileError(f"{printable(path)}: no file matches; correct the pattern")
         return files
-    path.stat()  # the system's own error if there is none
+    path.stat()  # raises the error of the system if it does not exist
     if suffix_of(path) not in FORMATS:
         raise FileError(
             f"{printable(path)}: the suffix is {suffix_of(path)!r}, expected one of {', '.join(FORMATS)}; convert the "
@@ -300,7 +308,7 @@ def find_files(path: Path) -> list[Path]:
 
 
 def _is_data(file: Path) -> bool:
-    """Whether a file of a folder holds predictions: no hidden ones, no marks of jobs, no labels or results beside."""
+    """Return whether a file of a folder holds predictions: not hidden, and not labels or results next to them."""
     if any(name.startswith((".", "_")) for name in file.parts):
         return False
     is_beside = file.stem in LABEL_NAMES if suffix_of(file) == ".npy" else file.match("results_*.json")  # of lm_eval
@@ -308,7 +316,7 @@ def _is_data(file: Path) -> bool:
 
 
 def suffix_of(file: Path) -> str:
-    """Return the last suffix, with the one before if it says that the content is compressed."""
+    """Return the last suffix, or the last two of a compressed file."""
     last = file.suffix.lower()
     return Path(file.stem).suffix.lower() + last if last == ".gz" else last
 

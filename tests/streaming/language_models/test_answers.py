@@ -92,7 +92,7 @@ def test_files_of_tasks_and_models(tmp_path):
     ):
         read_answers(tmp_path / "a")
     (tmp_path / "c.csv").write_text("p,y\n0.5,1\n")
-    with pytest.raises(ValueError, match=r"c.csv'\) has no files of the suffixes .jsonl, .json"):
+    with pytest.raises(ValueError, match=r"c.csv'\) has no files with the suffixes .jsonl, .json"):
         read_answers(tmp_path / "c.csv")
     records = [sample_of([-1.0, -2.0])] * 2
     assert read_one(records[0]).n_samples == 1

@@ -57,19 +57,19 @@ def test_a_run_adds_the_clusters_of_a_source(folder, data, clusters):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: source((Y, P), clusters="patient"), "`clusters` is 'patient', expected an array beside a pair"),
+        (lambda: source((Y, P), clusters="patient"), "`clusters` is 'patient', but a pair"),
         (lambda: source((Y, P), clusters=NAMES[1:]), r"array of the clusters has shape \(299,\)"),
         (
             lambda: source({"y": Y, "p": P}, clusters=NAMES),
-            "`clusters` is no name, expected one; pass arrays as a pair",
+            "`clusters` is an array, expected a name; arrays go with a pair",
         ),
         (lambda: source("a.npz", clusters="patent"), "no array 'patent', as clusters= says.*did you mean 'patient'"),
-        (lambda: source([(Y, P)], clusters="patient"), "batches of pairs have no names, as clusters= says"),
-        (lambda: source(batches(), clusters="patient"), "clusters= reads the samples a second time, and an iterator"),
+        (lambda: source([(Y, P)], clusters="patient"), "clusters= is a name, but batches are pairs without names"),
+        (lambda: source(batches(), clusters="patient"), "clusters= reads the samples twice, but `data` is an iterator"),
         (lambda: run(CalibrationState(3, **OPTIONS), source("a.npz")), "but the source has no clusters; open it with"),
         (
             lambda: run(CalibrationState(3), source("a.npz", clusters="patient")),
-            "`clusters` is given, but the state is of independent samples; make it with clusters=True",
+            "`clusters` is given, but the state was made without; make it with clusters=True",
         ),
         (
             lambda: kcalib.compare({"a": source("a.npz", clusters="patient"), "b": source("a.npz")}),

@@ -366,7 +366,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path):
     assert 0 < stopped.value.row < n
     assert checkpointed(path, batches, resume=True) == undisturbed == load(path)
     other = ForecastState(n_columns=32, n_resamples=9, **KERNELS)
-    with pytest.raises(ValueError, match="is of another run: `n_columns` is 16 in one state and 32 in the other"):
+    with pytest.raises(ValueError, match="belongs to another run: `n_columns` is 16 in one state and 32 in the other"):
         run(other, source(lambda: iter(batches)), checkpoint=path, resume=True)
-    with pytest.raises(ValueError, match="is of another run: it holds a ForecastState"):
+    with pytest.raises(ValueError, match="belongs to another run: it holds a ForecastState"):
         run(CalibrationState(2), source(lambda: iter(batches)), checkpoint=path, resume=True)

@@ -224,9 +224,7 @@ def test_other_columns_are_no_quantiles(names):
 
 
 def test_headers_and_lengths():
-    with pytest.raises(
-        ValueError, match=r"^the columns '0.1', '0.9' are called by numbers alone, as if .*; add one, or"
-    ):
+    with pytest.raises(ValueError, match=r"^all columns are named by numbers, '0.1', '0.9'; add the header, or"):
         read_forecasts({"0.1": [0.2], "0.9": [0.8]}, [1.0])
     assert read_forecasts({"day": [1], "0.1": [0.2], "0.9": [0.8]}, [1.0])[0].n_samples == 1
     with pytest.raises(ValueError, match="^the columns have 1, 1, 2 rows, expected equal ones"):

@@ -237,7 +237,7 @@ def test_methods_that_read_all_samples():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda s: kcalib.skce(s, Q), "`y_pred` is given beside a source"),
+        (lambda s: kcalib.skce(s, Q), "`y_pred` is given with a source"),
         (lambda s: kcalib.skce(Y), "`y_pred` is missing; pass labels and predictions, or a source"),
         (lambda s: kcalib.evaluate(Y), "`y_pred` is missing"),
         (lambda s: kcalib.calibration_test(Y), "`y_pred` is missing"),

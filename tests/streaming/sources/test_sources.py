@@ -183,7 +183,7 @@ def test_arrays(name):
 
 def test_labels_as_an_array():
     assert_rows(source(P, labels=Y))
-    message_of(P, "`data` is one array, expected .*labels= with an array", TypeError)
+    message_of(P, "`data` is a single array, expected .*array of labels by labels=", TypeError)
 
 
 @pytest.mark.grid
@@ -405,8 +405,8 @@ def test_arrays_that_are_wrong():
 def test_files_that_are_wrong(tmp_path):
     with pytest.raises(FileNotFoundError):
         source(tmp_path / "none.npz")
-    message_of(tmp_path / "*.npz", "no file has such a name; correct the pattern")
-    message_of(tmp_path, "the folder has no files of a known suffix")
+    message_of(tmp_path / "*.npz", "no file matches; correct the pattern")
+    message_of(tmp_path, "the folder has no files with a known suffix")
     (tmp_path / "m.xyz").touch()
     message_of(tmp_path / "m.xyz", "the suffix is '.xyz', expected one of .npy, .npz")
     (tmp_path / "m.npz").touch()
@@ -416,7 +416,7 @@ def test_files_that_are_wrong(tmp_path):
     np.save(tmp_path / "m.npy", P)
     message_of(tmp_path / "m.npy", "m.npy: the array has no labels; name a file by labels=FILE.npy, or put one of")
     message_of(tmp_path / "m.npy", "has no fields, so probs= names nothing; leave it out", probs="p")
-    message_of(tmp_path, "the files are of several formats, .npy, .npz; expected one, name them by a wildcard")
+    message_of(tmp_path, "the files have several formats, .npy, .npz, expected one; use a wildcard")
 
 
 def test_damaged_files(tmp_path):

@@ -1,5 +1,4 @@
-"""kcalib in the tools that people already use: a module for each host, which the user imports.
+"""kcalib in other libraries: a module for each host library, which the user imports.
 
-Nothing of kcalib imports this room, and no module of it another one of a second host: a host has to be installed only
-for its own module.
+Nothing in kcalib imports these modules, and none imports two hosts: a host is needed for its own module only.
 """

@@ -1,4 +1,4 @@
-"""Measures by their names, for hosts that take one number of labels and predictions."""
+"""Measures by name, for hosts that take a number for labels and predictions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kcalib._backend.options import find_similar
 
 @dataclass(frozen=True)
 class Measure:
-    """A function of kcalib, and how its result becomes a number."""
+    """A function of kcalib, and how to get a number from its result."""
 
     function: Callable[..., Any]
     number: Callable[[Any], float] = float
     greater_is_better: bool = False
-    of_distributions: bool = False  # only of these
+    of_distributions: bool = False  # for predicted distributions only
 
     @property
     def __name__(self) -> str:
@@ -36,7 +36,7 @@ class Measure:
         return [name for name in self.__signature__.parameters if name not in ("y_true", "y_pred")]
 
     def check(self, options: Mapping[str, Any], refused: Mapping[str, str] | None = None) -> None:
-        """Refuse options that the function does not have, or that a host gives in another way, which `refused` says."""
+        """Refuse options that the function does not have, or that `refused` explains."""
         check_options(options, f"kcalib.{self.__name__}", self.options, refused or {})
 
     def __call__(self, y_true: Any, y_pred: Any, **options: Any) -> float:

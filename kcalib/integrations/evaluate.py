@@ -1,4 +1,4 @@
-"""Calibration as a metric of Hugging Face's `evaluate`."""
+"""Calibration as a metric of Hugging Face `evaluate`."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ __all__ = ["Calibration"]
 
 
 class Calibration(evaluate.Metric):
-    """A measure of kcalib of predictions and references.
+    """A measure of kcalib for predictions and references.
 
-    Predictions are rows of class probabilities, or probabilities of the second of two classes; references are labels,
+    Predictions are rows of class probabilities, or probabilities of the second of two classes. References are labels,
     integers or strings.
 
     Parameters
     ----------
     config_name : str
-        The measure, as of `kcalib.integrations.mlflow.metric`; default "skce".
+        The measure, as in `kcalib.integrations.mlflow.metric`; default "skce".
     **kwargs
-        Of ``evaluate.Metric``.
+        Arguments of ``evaluate.Metric``.
 
     Raises
     ------
     ValueError
-        If there is no measure of that name.
+        If there is no measure with this name.
 
     Notes
     -----
-    ``compute(predictions=..., references=..., **options)`` takes the options of the function of that name, and returns
-    a dictionary with one number. ``evaluate.load(kcalib.integrations.evaluate.__file__, "top_label_ece")`` loads it
-    from its file.
+    ``compute(predictions=..., references=..., **options)`` takes the options of the function with this name, and
+    returns a dictionary with one number. ``evaluate.load(kcalib.integrations.evaluate.__file__, "top_label_ece")``
+    loads it from its file.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Calibration as a metric of evidently's reports."""
+"""Calibration as a metric of evidently reports."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ __all__ = ["Calibration"]
 
 
 class Calibration(SingleValueMetric):
-    """A measure of kcalib of a data set whose definition has a classification with probabilities.
+    """A measure of kcalib for a data set whose data definition has a classification with probabilities.
 
-    Of several classes, labels are the names of the columns of probabilities.
+    With several classes, the labels are the names of the columns of probabilities.
 
     Parameters
     ----------
     measure : str
-        As of `kcalib.integrations.mlflow.metric`; default "skce".
+        As in `kcalib.integrations.mlflow.metric`; default "skce".
     classification_name : str
         Which classification of the data definition; default "default".
     tests : list, optional
-        Of evidently, such as ``[evidently.tests.lt(0.05)]``.
+        Tests of evidently, such as ``[evidently.tests.lt(0.05)]``.
 
     Raises
     ------
     TypeError
-        For another option.
+        For an unknown option.
     ValueError
-        If there is no measure of that name. In a report: if the data definition has no such classification, or one
-        without probabilities; if a binary one has two labels beside ``pos_label``.
+        If there is no measure with this name. In a report: if the data definition has no such classification with
+        probabilities; if a binary one has more than one label besides ``pos_label``.
 
     Examples
     --------
@@ -51,13 +51,13 @@ class Calibration(SingleValueMetric):
     classification_name: str = "default"
 
     def __init__(self, measure: str = "skce", **kwargs: Any) -> None:
-        check_options(kwargs, "Calibration", sorted(self.__fields__), {})  # evidently takes others in silence
+        check_options(kwargs, "Calibration", sorted(self.__fields__), {})  # evidently ignores unknown options
         measure_of_classes(measure)
         super().__init__(measure=measure, **kwargs)
 
 
 class CalibrationCalculation(SingleValueCalculation[Calibration]):
-    """What evidently finds by the class that it is of."""
+    """The calculation that evidently finds by the type of its metric."""
 
     def calculate(self, context: Any, current_data: Any, reference_data: Any) -> Any:
         current = self.result(self._compute(current_data))
@@ -85,5 +85,5 @@ class CalibrationCalculation(SingleValueCalculation[Calibration]):
                     "MulticlassClassification"
                 )
             return measure((y_true == columns.pos_label).astype(np.int64), frame[probabilities].to_numpy())
-        classes = list(probabilities)  # evidently, too, takes the columns' names for labels
+        classes = list(probabilities)  # as in evidently, column names are labels
         return measure(y_true.astype(str), frame[classes].to_numpy(), classes=classes)

@@ -1,7 +1,7 @@
-"""Calibration of language models on multiple choice, in EleutherAI's `lm_eval`.
+"""Calibration of language models on multiple choice questions, in EleutherAI's `lm_eval`.
 
-Imported, the module registers metrics, "kcalib_skce" and so on, and `CalibratedTask` is a task that has them. Samples
-that `lm_eval` has logged are for `kcalib.streaming.read_answers`.
+Importing the module registers metrics such as "kcalib_skce"; `CalibratedTask` is a task with these metrics. For samples
+that `lm_eval` has logged use `kcalib.streaming.read_answers`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ PREFIX = "kcalib_"
 
 
 class CalibratedTask(ConfigurableTask):
-    """A task of multiple choice with metrics of kcalib in its ``metric_list``, beside those of `lm_eval`.
+    """A multiple choice task with metrics of kcalib in its ``metric_list``, in addition to those of `lm_eval`.
 
     Parameters
     ----------
     *args, **kwargs
-        Of ``lm_eval.api.task.ConfigurableTask``, such as `config`; in YAML ``class: !function utils.CalibratedTask``,
-        of a file utils.py that imports it.
+        Arguments of ``lm_eval.api.task.ConfigurableTask``, such as `config`; in YAML ``class: !function
+        utils.CalibratedTask``, where the file utils.py imports it.
 
     Notes
     -----
-    The metrics are ``kcalib_skce``, ``kcalib_top_label_ece`` and so on: ``kcalib_`` before the name of a function.
+    Names of metrics are ``kcalib_`` plus the name of a function: ``kcalib_skce``, ``kcalib_top_label_ece``, ...
     """
 
     def process_results(self, doc: Any, results: Any) -> Any:
-        """What `lm_eval` calls for each question.
+        """Return the values of the metrics for a question; `lm_eval` calls it.
 
         Parameters
         ----------

@@ -16,10 +16,10 @@ __all__ = ["artifacts", "metric"]
 
 
 def metric(name: str = "skce", **options: Any) -> Any:
-    """Make an extra metric from a measure.
+    """Return a measure of kcalib as an extra metric.
 
-    Predictions are a column of probabilities of the second of two classes, or of rows of class probabilities, as
-    ``list(p)`` makes them.
+    Predictions are a column with probabilities of the second of two classes, or with rows of class probabilities
+    (``list(p)``).
 
     Parameters
     ----------
@@ -28,19 +28,19 @@ def metric(name: str = "skce", **options: Any) -> Any:
         "canonical_ece", "debiased_ece", "mmce", "smooth_ece", "brier_score", "log_loss", or "calibration_test", whose
         value is the p-value.
     **options
-        Of the function of kcalib of that name, such as ``n_bins=10`` or ``classes=["no", "yes"]``.
+        Options of the function with this name, such as ``n_bins=10`` or ``classes=["no", "yes"]``.
 
     Returns
     -------
     mlflow.models.EvaluationMetric
-        For ``extra_metrics=[...]``. Of a single row it is NaN: MLflow tries metrics on the first one.
+        For ``extra_metrics=[...]``. It is NaN for a single row, on which MLflow tries metrics.
 
     Raises
     ------
     TypeError
         For an option that the function does not have.
     ValueError
-        If there is no measure of that name.
+        If there is no measure with this name.
 
     Examples
     --------
@@ -61,16 +61,16 @@ def metric(name: str = "skce", **options: Any) -> Any:
 
 
 def artifacts(eval_df: Any, builtin_metrics: Any, artifacts_dir: Any, **options: Any) -> dict[str, Any]:
-    """Write `kcalib.evaluate` as JSON, as the command does, and draw the reliability diagram.
+    """Return the result of `kcalib.evaluate` for a JSON file, and the reliability diagram.
 
     Parameters
     ----------
     eval_df : pandas.DataFrame
-        Columns "prediction", as `metric` takes them, and "target".
+        Columns "prediction", as in `metric`, and "target".
     builtin_metrics, artifacts_dir
-        What MLflow passes; not needed.
+        Passed by MLflow; not used.
     **options
-        Of `kcalib.evaluate`; give them by ``functools.partial(artifacts, level=0.01)``.
+        Options of `kcalib.evaluate`, passed by ``functools.partial(artifacts, level=0.01)``.
 
     Returns
     -------

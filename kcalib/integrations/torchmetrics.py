@@ -1,9 +1,9 @@
 """Calibration as metrics of torchmetrics: over batches, epochs and processes.
 
-`ECE`, `Reliability` and `SKCE` hold sums in fixed point as tensors of integers, which torchmetrics adds up
-(``dist_reduce_fx="sum"``): the same bits for any order of batches and processes, and of constant size.
-`CalibrationTest` holds a `kcalib.streaming.CalibrationState`, whose bytes are its tensor: draws of labels need to know
-which rows there are, so that merging is the state's. Arithmetic is that of `kcalib.streaming` on the host.
+`ECE`, `Reliability` and `SKCE` hold sums in fixed point as integer tensors of constant size, which torchmetrics adds up
+(``dist_reduce_fx="sum"``): every bit is the same for any order of batches and processes. `CalibrationTest` holds the
+bytes of a `kcalib.streaming.CalibrationState` as a tensor, because draws of labels depend on row numbers. All
+computation is done by `kcalib.streaming` on the host.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Calibration(Metric, ABC):
         self._in_forward = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        # As in torchmetrics; the value of a batch of too few samples, such as the last of an epoch, is NaN.
+        # The value of a batch with too few samples, such as the last of an epoch, is NaN.
         self._in_forward = True
         try:
             return super().forward(*args, **kwargs)
@@ -73,7 +73,7 @@ class _Calibration(Metric, ABC):
 
         Parameters
         ----------
-        preds : Tensor, shape (n, num_classes, ...), or (n, ...) of the second of two classes
+        preds : Tensor, shape (n, num_classes, ...), or (n, ...) for the second of two classes
             Probabilities, or logits with ``from_logits=True``, of any precision and device.
         target : Tensor, shape (n, ...)
             Classes 0..num_classes-1.
@@ -81,7 +81,7 @@ class _Calibration(Metric, ABC):
         Raises
         ------
         TypeError, ValueError
-            As `kcalib.skce` for its arguments; if one is no tensor.
+            As `kcalib.skce`; if an argument is not a tensor.
         """
         for name, argument in (("preds", preds), ("target", target)):
             if not isinstance(argument, Tensor):
@@ -100,7 +100,7 @@ class _Calibration(Metric, ABC):
         return self._plot(val, ax)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> _Calibration:
-        # The type of what `compute` returns; sums stay integers.
+        # Sets the type of results; sums stay integers.
         dtype = torch.empty(0).type(dst_type).dtype
         if not dtype.is_floating_point:
             raise ValueError(f"`dst_type` is {dtype}, expected a floating point one, such as torch.float32")
@@ -137,7 +137,7 @@ class _Calibration(Metric, ABC):
         return data
 
     def _tensor(self, value: Any) -> Tensor:
-        """Return a result on the metric's device; Apple's GPUs have no float64."""
+        """Return a result on the device of the metric; GPUs of Apple have no float64."""
         usual = torch.float32 if self.device.type == "mps" else torch.float64
         return torch.as_tensor(value, dtype=torch.float64).to(self.device, self._result_dtype or usual)
 
@@ -154,18 +154,18 @@ class _Calibration(Metric, ABC):
 class _Summed(_Calibration):
     """Base class of metrics whose tensors torchmetrics adds up, with a digest of the options."""
 
-    digest: Tensor  # of the options by which sums differ
+    digest: Tensor  # of the options that sums depend on
 
     def _add_options(self, **options: Any) -> None:
-        """Add the digest before further tensors, so that these are not merged where options differ."""
+        """Add the digest before further tensors, so that metrics with different options are not merged."""
         self._sum_options = options
-        text = re.sub(" at 0x[0-9a-f]+", "", repr(options))  # addresses in the names of the user's own classes
+        text = re.sub(" at 0x[0-9a-f]+", "", repr(options))  # addresses in representations of user classes
         digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
         self.add_state("digest", torch.tensor(digest), _check_same_options)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         super().merge_state(incoming_state)
-        self._computed = None  # torchmetrics would return the value of before
+        self._computed = None  # torchmetrics would return the cached value
 
     def _check_options(self) -> None:
         if int(self.digest) != int(self._defaults["digest"]):
@@ -179,7 +179,7 @@ class _Summed(_Calibration):
 
 
 def _check_same_options(options: Tensor) -> Tensor:
-    """Reduce the digests of options, which have to be the same."""
+    """Reduce the digests of options, which must be equal."""
     if bool((options != options[0]).any()):
         raise ValueError("the metrics have different options, whose sums do not add up; make them with the same ones")
     return options[0]
@@ -194,7 +194,7 @@ class _Binned(_Summed):
 
     cells: Tensor  # sums of `streaming._row_sums.score_sums.CELLS`, shape (3, 1 + num_classes, n_bins, 5)
     counts: Tensor  # of the top label, shape (n_bins,)
-    lowest: Tensor  # confidence in each bin, as the integers of the same bits, which have the same order
+    lowest: Tensor  # confidence in each bin, as integers with the same bits and order
     highest: Tensor
 
     def __init__(
@@ -242,23 +242,23 @@ class ECE(_Binned):
     Parameters
     ----------
     num_classes : int
-        At least 2; 2 where predictions are the probabilities of the second of two classes.
+        At least 2; 2 if predictions are probabilities of the second of two classes.
     n_bins : int
         Bins (a, b] of equal width.
     norm : {"l1", "l2", "max"}
         As in `kcalib.top_label_ece`.
     notion : {"top_label", "class_wise"}
-        Which of the two errors.
+        Which error.
     from_logits : bool
-        Apply a softmax to the predictions.
+        Apply softmax to the predictions.
     ignore_index : int, optional
-        A label whose samples are left out.
+        Samples with this label are ignored.
     **kwargs
-        Of ``torchmetrics.Metric``.
+        Arguments of ``torchmetrics.Metric``.
 
     Notes
     -----
-    The tensors have about 120 ``(1 + num_classes) n_bins`` bytes, whatever the number of samples.
+    The tensors have about 120 ``(1 + num_classes) n_bins`` bytes for any number of samples.
 
     Examples
     --------
@@ -293,7 +293,7 @@ class ECE(_Binned):
         Returns
         -------
         Tensor
-            Of no dimension.
+            A scalar.
 
         Raises
         ------
@@ -310,7 +310,7 @@ class Reliability(_Binned):
     Parameters
     ----------
     num_classes, n_bins, from_logits, ignore_index, **kwargs
-        As of `ECE`.
+        As in `ECE`.
 
     Examples
     --------
@@ -349,12 +349,12 @@ class Reliability(_Binned):
         Parameters
         ----------
         **options
-            Of `kcalib.streaming.CalibrationState.reliability`.
+            As in `kcalib.streaming.CalibrationState.reliability`.
 
         Returns
         -------
         ReliabilityDiagram
-            As there.
+            The diagram.
         """
         options = {"lens": None, "confidence_level": 0.95, "bands": None, "simultaneous": False} | options
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
@@ -364,7 +364,7 @@ class Reliability(_Binned):
         return diagram_of(totals, **options)
 
     def plot(self, val: ReliabilityDiagram | None = None, ax: Any = None) -> Any:
-        # As in torchmetrics, with a diagram as value; by default that of the samples so far.
+        # The value is a diagram, by default of all samples so far.
         axes = (val or self.diagram()).plot(ax)
         return axes.figure, axes
 
@@ -375,25 +375,25 @@ class SKCE(_Summed):
     Parameters
     ----------
     num_classes : int
-        As of `ECE`.
+        As in `ECE`.
     kernel : Kernel
-        With its bandwidth: epochs and processes are to have the same one. The median heuristic of some predictions
-        is ``kcalib.kernels.Exponential(kcalib.bandwidth.median_distance(p).value)``.
+        Kernel with a bandwidth, which must be the same in all epochs and processes. The median heuristic for some
+        predictions is ``kcalib.kernels.Exponential(kcalib.bandwidth.median_distance(p).value)``.
     n_columns : int
-        Columns of random features, a multiple of 16.
+        Number of random features, a multiple of 16.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`.
     from_logits, ignore_index
-        As of `ECE`.
+        As in `ECE`.
     seed : int
-        Of the features.
+        Seed of the features.
     **kwargs
-        Of ``torchmetrics.Metric``.
+        Arguments of ``torchmetrics.Metric``.
 
     Notes
     -----
-    The tensors have about 24 ``n_columns num_classes`` bytes. Batches are added up in blocks of 128 rows in float64,
-    and exactly from there on.
+    The tensors have about 24 ``n_columns num_classes`` bytes. Blocks of 128 rows are summed in float64, and
+    blocks exactly.
 
     Examples
     --------
@@ -467,12 +467,12 @@ class SKCE(_Summed):
         self.n = self.n + induced.n
 
     def compute(self) -> Tensor:
-        """Return the estimate from all samples so far, of which there are to be at least two.
+        """Return the estimate from all samples so far, at least two.
 
         Returns
         -------
         Tensor
-            Of no dimension; it may be negative.
+            A scalar, which may be negative.
         """
         self._check_options()
         n = int(self.n)
@@ -489,20 +489,20 @@ class CalibrationTest(_Calibration):
     Parameters
     ----------
     num_classes, kernel, n_columns, lens, from_logits, ignore_index
-        As of `SKCE`.
+        As in `SKCE`.
     n_bins, n_resamples, seed
-        As of `kcalib.streaming.CalibrationState`.
+        As in `kcalib.streaming.CalibrationState`.
     part : int, optional
-        Where rows are numbered from: metrics that are merged by `merge_state` need different ones. Default: the rank of
-        the process.
+        Where row numbers start: metrics to be merged by `merge_state` need different parts. Default: the rank of the
+        process.
     **kwargs
-        Of ``torchmetrics.Metric``.
+        Arguments of ``torchmetrics.Metric``.
 
     Notes
     -----
-    Rows are numbered in the order in which they come, and labels drawn by these numbers: the p-value is exact for any
-    number of samples, and that of `kcalib.streaming.CalibrationState`, whose memory and time it takes. `forward` adds a
-    batch twice, and writes and reads the state: where values of batches are not needed, call `update`.
+    The p-value is exact for any number of samples. It equals that of a `kcalib.streaming.CalibrationState` with the
+    same rows in the same order, as do memory and time. `forward` adds a batch twice, and writes and reads the state:
+    call `update` if values of batches are not needed.
 
     Examples
     --------
@@ -516,7 +516,7 @@ class CalibrationTest(_Calibration):
     """
 
     higher_is_better = None
-    full_state_update = True  # rows are numbered on
+    full_state_update = True  # rows are numbered consecutively
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
 
@@ -552,7 +552,7 @@ class CalibrationTest(_Calibration):
 
     @property
     def packed(self) -> list[Tensor]:
-        """Return the bytes of the state, which torchmetrics gathers, copies and keeps."""
+        """The bytes of the state, which torchmetrics gathers, copies and keeps."""
         return [torch.frombuffer(bytearray(self._state.to_bytes()), dtype=torch.uint8).to(self.device)]
 
     @packed.setter
@@ -562,16 +562,16 @@ class CalibrationTest(_Calibration):
 
     @property
     def state(self) -> CalibrationState:
-        """Return a copy of the state of the samples of this process."""
+        """A copy of the state of this process."""
         return self._state.copy()
 
     def _add(self, data: Classification) -> None:
         if not self._state.n_samples:
-            self._state = self._make_empty()  # the process may have got its rank since
+            self._state = self._make_empty()  # the rank of the process may be known only now
         self._state.update(data.labels, data)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        # As in torchmetrics; both metrics have the same options, but for another `part`.
+        # Both metrics must have the same options, except `part`.
         if isinstance(incoming_state, CalibrationTest):
             incoming_state = incoming_state.metric_state
         if not isinstance(incoming_state, dict) or "packed" not in incoming_state:
@@ -587,12 +587,12 @@ class CalibrationTest(_Calibration):
         self._state = self._make_empty()
 
     def compute(self) -> Tensor:
-        """Return the p-value of all samples so far, of which there are to be at least two.
+        """Return the p-value of all samples so far, at least two.
 
         Returns
         -------
         Tensor
-            Of no dimension.
+            A scalar.
         """
         n = self._state.n_samples
         if n < 2:
@@ -605,12 +605,12 @@ class CalibrationTest(_Calibration):
         Parameters
         ----------
         level, tolerance
-            Of `kcalib.streaming.CalibrationState.result`.
+            As in `kcalib.streaming.CalibrationState.result`.
 
         Returns
         -------
         Evaluation
-            As there, with the SKCE, its standard error, the test and a verdict.
+            The result, with the SKCE, its standard error, the test and a verdict.
         """
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             return self._state.result(level=level, tolerance=tolerance)

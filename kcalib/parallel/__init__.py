@@ -1,18 +1,19 @@
-"""Exact sums over pairs on several processes or machines: where they are computed, and how they go on after a stop.
+"""Exact sums over pairs on several processes or machines, which can continue after an interruption.
 
 Functions that sum over pairs take ``backend=``, an object of one of these classes:
 
 .. code-block:: none
 
-    Serial       in this process, tile by tile: for a journal
-    Processes    worker processes of this machine
+    Serial       this process, tile by tile: for a journal
+    Processes    worker processes on this machine
     Executor     any concurrent.futures.Executor
-    Dask         a cluster of Dask
-    MPI          the ranks of a program, which all make the same call
+    Dask         a Dask cluster
+    MPI          the ranks of an MPI program, which all make the same call
 
-H is cut into tiles, whose sums are pure functions of samples and options, and are added in the order in which one
-machine adds them, but for products with vectors: the numbers are the same for every transport, every number of workers,
-and after every interruption. With ``journal=`` finished tiles are kept in a file, from which the same call goes on.
+The matrix H is divided into tiles. The sums of a tile depend on samples and options only, and are added in a fixed
+order. Results are therefore the same for every transport, every number of workers, and after every interruption; they
+equal those of a single machine, except products with vectors, which agree to rounding. With ``journal=`` finished tiles
+are kept in a file, and the same call continues from it.
 """
 
 import importlib
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kcalib.parallel.journal import JournalError
     from kcalib.parallel.mpi import MPI, RankError
     from kcalib.parallel.transport import Parallel, Serial, TileError
-else:  # opened when they are asked for: `import kcalib` does without
+else:  # imported on first use, to keep `import kcalib` fast
     MODULES = {
         "MPI": "mpi",
         "Dask": "dask",

@@ -1,7 +1,7 @@
-"""The argument ``backend=`` of public functions, where it is an object of `Parallel`, or can be made one.
+"""The argument ``backend=`` of public functions.
 
-`in_parallel` opens transport and journal for a call, and closes them after it; the function gets a `Run`, which goes
-down to `_pairs.dispatch.backend_for` as it is.
+`in_parallel` opens transport and journal for a call and closes them afterwards. The function receives a `Run`, which is
+passed down to `_pairs.dispatch.backend_for`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from kcalib.parallel.backend import Run
     from kcalib.parallel.transport import Parallel
 
-ALL = 2**62  # samples, where nobody knows how many there are
+ALL = 2**62  # samples, if their number is unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_parallel(backend: Any) -> Parallel:
-    """Return the transport that a user means."""
+    """Return the transport for the argument `backend`."""
     from concurrent import futures
 
     from kcalib.parallel.dask import Dask, is_client
@@ -47,8 +47,8 @@ def as_parallel(backend: Any) -> Parallel:
 
 @contextmanager
 def opened(transport: Parallel) -> Iterator[Run]:
-    """A call on a transport."""
-    from kcalib.parallel.backend import Run  # not before it is needed: `import kcalib` does without
+    """Open a transport and its journal for a call."""
+    from kcalib.parallel.backend import Run  # imported late, to keep `import kcalib` fast
 
     run, failed = Run(transport), True
     with run.with_journal():
@@ -61,10 +61,10 @@ def opened(transport: Parallel) -> Iterator[Run]:
 
 
 def in_parallel(function: F) -> F:
-    """Open what ``backend=`` says for a call of `function`; nothing happens if that is a name, or left out.
+    """Open the transport in ``backend=`` for calls of `function`; names and None are passed on.
 
-    A source of labels and predictions, its first argument, is then read at once. Where the transport has the arguments
-    already, as Dask has arrays of its workers, the call is made there.
+    A source of samples as first argument is read as a whole. If the transport has the arguments already, as Dask has
+    Dask arrays, the call is made there.
     """
 
     @functools.wraps(function)
@@ -92,7 +92,7 @@ def in_parallel(function: F) -> F:
 
 
 def _called(function: Callable[..., Any], run: Run, *args: Any, **kwargs: Any) -> Any:
-    """The call, with all samples of a source."""
+    """Call the function, with all samples of a source."""
     source = args[0] if args else kwargs.get("y_true")
     if not isinstance(source, Source):
         return function(*args, backend=run, **kwargs)
@@ -102,13 +102,10 @@ def _called(function: Callable[..., Any], run: Run, *args: Any, **kwargs: Any) -
     before = source.fingerprint()
     result = function(*_samples(source), *args[2:], backend=run, **kwargs)
     if source.fingerprint() != before:
-        raise ValueError(
-            f"{source.describe()} was changed while it was read and summed: the result would be of neither; call "
-            "again, when nobody writes to it"
-        )
+        raise ValueError(f"{source.describe()} was changed while it was read; call again when nobody writes to it")
     return result
 
 
 def _samples(source: Source) -> tuple[Any, Any]:
-    """All labels, or targets, and predictions."""
+    """Return all labels or targets, and predictions."""
     return source.read(0, source.n) if source.n is not None else next(iter(source.chunks(ALL)))

@@ -1,8 +1,7 @@
-"""A backend whose sums are those of tiles, computed by the workers of a transport.
+"""A backend that adds up the sums of tiles from workers.
 
-`Run` is what a public function holds while it computes: the transport, open, and the journal. It makes a
-`DistributedBackend` of every backend that `_pairs.dispatch` chooses, so that estimators, tests and solvers compute on
-many machines without knowing of it.
+`Run` is a public call on a transport, with its journal. It wraps every backend that `_pairs.dispatch` chooses in a
+`DistributedBackend`, so that estimators, tests and solvers do not know about workers.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ from kcalib.parallel.store import Done, Outline, fingerprint, worker_name
 from kcalib.parallel.transport import Parallel, TileError, counted
 from kcalib.parallel.work import ON_GPU, Gram, Prepared, Work
 
-USUAL_ENTRY = 40.0  # multiply-adds; of slower ones, as of distributions, there are fewer in a tile
-FEWEST_PAIRS = 2**24  # of a problem that is worth sharing out: less takes about as long as a message there and back
-COLUMNS, COLUMNS_BYTES = 2048, 2**28  # of weights, at most, that a worker holds at a time
-STATE_SECONDS = 30.0  # between two states of products
-# Of all products that a journal keeps, so many columns of numbers, or bytes: those of the first ones.
+USUAL_ENTRY = 40.0  # multiply-adds; tiles with slower entries are smaller
+FEWEST_PAIRS = 2**24  # smaller problems take about as long as a message to a worker and back
+COLUMNS, COLUMNS_BYTES = 2048, 2**28  # limits for the weights that a worker holds at a time
+STATE_SECONDS = 30.0  # between two saved states of products
+# A journal keeps the first products, up to this number of columns or bytes.
 COLUMNS_KEPT, BYTES_KEPT = 64, 2**28
 
 
@@ -60,11 +59,11 @@ class Run(Workers):
         self.parallel = parallel
         self.journal: Journal | None = None
         self.held: Any = None
-        self._begun: dict[str, Sweep] = {}  # that the journal keeps
-        self._products = 0  # bytes of those that it keeps
+        self._begun: dict[str, Sweep] = {}  # sweeps in the journal
+        self._products = 0  # bytes of products in the journal
         self._checked = False
-        self.workers: dict[str, int] = {}  # tiles by who computed them
-        self.resumed = 0  # tiles that were in the journal
+        self.workers: dict[str, int] = {}  # number of tiles by worker
+        self.resumed = 0  # tiles from the journal
         self.tiles = 0
         self.on_gpus = 0  # tiles
         self.sent: dict[str, int] = {}  # bytes of samples and vectors, by worker
@@ -72,7 +71,7 @@ class Run(Workers):
 
     @contextmanager
     def with_journal(self) -> Iterator[None]:
-        """While the journal is open, if there is one."""
+        """Keep the journal open in the body, if there is one."""
         if self.parallel.journal is None:
             yield
             return
@@ -83,11 +82,11 @@ class Run(Workers):
             self.journal.close()
 
     def spread(self, backend: Backend) -> Backend:
-        """The backend on the workers, or itself where there is nothing to share out; its reason says so."""
+        """Return the backend on the workers, or itself with a reason if distributing is not worth it."""
         problem = backend.problem
         if not arrays.is_host(problem.left.points):
             raise ValueError(
-                f"workers take arrays in host memory, these are on {arrays.describe_device(problem.left.points)}; "
+                f"workers take arrays in host memory, but these are on {arrays.describe_device(problem.left.points)}; "
                 "bring them to the CPU, or leave backend=None"
             )
         if backend.on_a_line:
@@ -103,12 +102,12 @@ class Run(Workers):
         return spread
 
     def gram(self, backend: Backend, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
-        """`feature_sums.gram` of the points of a backend that is spread."""
+        """Return `feature_sums.gram` of the points of a distributed backend."""
         assert isinstance(backend, DistributedBackend)
         return backend.gram(feature_map, columns)
 
     def describe(self) -> str:
-        """Say how many tiles were computed, where, and what was sent."""
+        """Return how many tiles were computed, by whom, and how much was sent."""
         if not self.tiles:
             return "workers had nothing to compute, as no sum over pairs was needed"
         resumed = f", {self.resumed} of them from the journal" if self.resumed else ""
@@ -121,7 +120,7 @@ class Run(Workers):
         return f"in parallel: {self.tiles} tiles{resumed}{gpus}, {self.parallel.describe()}{traffic}"
 
     def _planned(self, work: Work, reduction: Reduction[Any]) -> Work:
-        """The work with the plan that the journal has begun it with, if there is one."""
+        """Return the work with the plan in the journal, if the journal has begun it."""
         if self.parallel.journal is None:
             return work
         key, plan = work.fingerprint(__version__), asdict(work.grid)
@@ -136,7 +135,7 @@ class Run(Workers):
         return replace(work, grid=type(work.grid)(**sweep.plan))
 
     def merged(self, work: Work, inputs: Mapping[str, Any], reduction: Reduction[Any]) -> Merge:
-        """Compute the tiles of the work, but for those that the journal has, and add their parts up."""
+        """Compute the tiles of the work that the journal does not have, and add up all parts."""
         work = self._planned(work, reduction)
         merge = reduction.start(work.grid)
         key, cost = work.fingerprint(__version__), work.grid.work
@@ -149,11 +148,11 @@ class Run(Workers):
             merge.restore(dict(journal.state(key)))
         begun.tiles = {}  # these are here
         self.resumed += first + len(arrived)
-        # Tiles of products are as large as the vectors: a journal keeps what they add up to, now and then.
+        # Tiles of products are as large as the vectors: save their sum from time to time, not the tiles.
         of_vectors, saved = isinstance(reduction, Products), time.monotonic()
         tiles_left = [tile for tile in tiles[first:] if tile.number not in arrived]
         first = _added(merge, tiles, first, arrived)
-        total_cost, finished = sum(map(cost, tiles_left)) or 1.0, 0.0  # of the tiles left, as is the time left
+        total_cost, finished = sum(map(cost, tiles_left)) or 1.0, 0.0  # of the remaining tiles
         with TerminalProgress() as bar:
 
             def progress_of(tile: Tile) -> Progress:
@@ -212,23 +211,23 @@ class Run(Workers):
 
 
 def cost_of(backend: Backend) -> float:
-    """An entry's time, relative to one of the compiled core's that is as fast as those of labels mostly are."""
+    """Return the time of an entry relative to a usual one of the compiled core."""
     return backend.entry_cost * max(1.0, backend.problem.multiply_adds / USUAL_ENTRY)
 
 
 def megabytes(size: int) -> str:
-    """As in "1.25 MB"."""
+    """Format a size, as in "1.25 MB"."""
     return f"{size / 1e6:.3g} MB"
 
 
 def _with_reason(backend: Backend, why: str) -> Backend:
-    """Return the backend as it is, which says why."""
+    """Append to the backend's reason, and return the backend."""
     backend.reason = f"{backend.reason}; {why}"
     return backend
 
 
 def _added(merge: Merge, tiles: list[Tile], first: int, arrived: dict[int, Any]) -> int:
-    """Add what has arrived and is next in order, which then is forgotten; the number of tiles that were added."""
+    """Add and forget the parts that are next in order; return the number of tiles added so far."""
     while first < len(tiles) and first in arrived:
         merge.add(tiles[first], arrived.pop(first))
         first += 1
@@ -236,7 +235,7 @@ def _added(merge: Merge, tiles: list[Tile], first: int, arrived: dict[int, Any])
 
 
 class DistributedBackend(Backend):
-    """H in tiles, which workers sweep; what looks at few pairs is computed here."""
+    """H in tiles that workers sweep; reductions over few pairs are computed in this process."""
 
     def __init__(self, backend: Backend, run: Run) -> None:
         self.problem = backend.problem

@@ -1,7 +1,7 @@
-"""Tiles on the workers of a Dask cluster: a future for each, and the samples are scattered once.
+"""Tiles on the workers of a Dask cluster: a future for each tile; samples are scattered once.
 
-No array is in a task: samples go to all workers, and a task asks for them by their key. The tiles of a worker that dies
-are given to others by Dask; if all copies of the samples die with their workers, these are scattered again.
+Tasks contain no arrays, but the keys of scattered samples. Dask moves the tiles of a dead worker to others. If all
+copies of the samples are lost, they are scattered again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from kcalib.parallel.work import Work
 
 T = TypeVar("T")
 
-PASSING = (OSError, MemoryError)  # errors that another worker may not have, nor a later time
+PASSING = (OSError, MemoryError)  # errors that may not occur on another worker or later
 NAP = 0.01  # seconds between two looks for results
-PATIENCE = 60.0  # seconds without a worker, before the user is told
+PATIENCE = 60.0  # seconds without a worker before a warning
 MEMORY = "its log says why; too little memory is the usual reason"
 
 
@@ -39,11 +39,11 @@ class Held:
     """Client, scattered samples and pending futures of a call."""
 
     client: Any
-    cluster: Any  # that was started for the call, or None
+    cluster: Any  # started for the call, or None
     own_client: bool
     scattered: dict[str, Any] = field(default_factory=dict)  # futures by fingerprint
     recent: Recent = field(default_factory=Recent)
-    futures: dict[Any, Tile] = field(default_factory=dict)  # that were submitted and are not done
+    futures: dict[Any, Tile] = field(default_factory=dict)  # submitted and not done
 
 
 @dataclass(frozen=True)
@@ -53,37 +53,37 @@ class Dask(Parallel):
     Parameters
     ----------
     client : distributed.Client or str, optional
-        The client, which is not closed, or the address of a scheduler, such as ``"tcp://10.0.0.1:8786"``. By default
-        a cluster of this machine's processors is started for the call (``distributed.LocalCluster``).
+        A client, which is not closed, or the address of a scheduler, such as ``"tcp://10.0.0.1:8786"``. Default: a
+        cluster of the processors of this machine is started for the call (``distributed.LocalCluster``).
     threads : int, optional
-        Threads of a task, 1 by default. A worker runs as many tasks at a time as it has threads (``nthreads``): leave
-        it at 1, or start workers with ``nthreads=1`` and pass the number of their processors.
+        Threads of a task, 1 by default. A worker runs as many tasks at once as it has threads (``nthreads``): keep 1,
+        or start workers with ``nthreads=1`` and pass the number of their processors.
     journal : str or path, optional
-        A file of this process, not of workers, for finished tiles.
+        File for finished tiles, which this process writes.
     tile_size, gpu : optional
         See `kcalib.parallel.Parallel`.
 
     Raises
     ------
     TypeError
-        If `client` is none of the above.
+        If `client` is of another type.
     ImportError
         If distributed is not installed.
     OSError
         If no scheduler answers at the address.
     RuntimeError
-        If the client is closed, or a worker has no kcalib, or another version.
+        If the client is closed, or if kcalib is missing on a worker or has another version.
     TileError
-        Where a result is computed: if the scheduler is lost, if the workers of a tile die again and again, or if a tile
-        has an error.
+        When a result is computed: if the scheduler is lost, if the workers of a tile die repeatedly, or if a tile
+        fails.
 
     Notes
     -----
-    The samples, O(n m) bytes, go to each worker once; a task is some hundred bytes, and its sums come back. kcalib must
-    be installed on the workers, in the same version.
+    The samples, O(n m) bytes, are sent to each worker once. A task has some hundred bytes. All workers need the same
+    version of kcalib.
 
-    Dask's nannies set OMP_NUM_THREADS to 1 for their workers; it does not count here. Tiles that run when a call is
-    interrupted go on to their end, which takes seconds; all others are cancelled.
+    Dask's nannies set OMP_NUM_THREADS to 1 for their workers; it is ignored here. If a call is interrupted, running
+    tiles finish, which takes seconds; all others are cancelled.
 
     Examples
     --------
@@ -142,29 +142,30 @@ class Dask(Parallel):
         return self.call if any(map(_is_lazy, [*arguments, *models])) else None
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Make a call on a worker, as is done with Dask arrays: their chunks go to workers, and never come here.
+        """Call a function on a worker, as done for Dask arrays: their chunks move between workers, and not through this
+        process.
 
         Parameters
         ----------
         function : callable
-            Of kcalib, with an argument ``backend``, such as `kcalib.skce`.
+            A function of kcalib with an argument ``backend``, such as `kcalib.skce`.
         *args, **kwargs
-            Its arguments without ``backend``. Dask arrays, also in a dictionary, become arrays on the worker, which
-            holds all samples, as all workers do; a journal is a path there, and progress is in its log.
+            Its arguments without ``backend``. Dask arrays, also in a dictionary, become arrays on the worker. All
+            workers hold all samples. A journal is a path on the worker, and progress is in its log.
 
         Returns
         -------
         object
-            What the function returns.
+            The result of the function.
 
         Raises
         ------
         TypeError
             If `backend` is given.
         RuntimeError
-            If the call is lost with the scheduler, or with the workers that made it or held its arrays.
+            If the scheduler is lost, or workers that made the call or held its arrays.
         Exception
-            What the function raises.
+            The exceptions of the function.
         """
         from distributed import CancelledError, Event, KilledWorker
 
@@ -205,7 +206,7 @@ class Dask(Parallel):
     ) -> Generator[Done]:
         left = {tile.number: tile for tile in tiles}
         failed = dict.fromkeys(left, 0)
-        losses = 0  # of everything, one after the other without a tile in between
+        losses = 0  # of all tiles in a row
         while left:
             before = len(left), sum(failed.values())
             yield from self._round(held, work, len(tiles), left, failed, given)
@@ -224,7 +225,7 @@ class Dask(Parallel):
         failed: dict[int, int],
         inputs: Mapping[str, Any],
     ) -> Iterator[Done]:
-        """Results of what is left, which is taken from it; what is lost, or fails in passing, stays."""
+        """Yield the results of the tiles in `left` and remove them; lost and failed tiles stay."""
         client, tiles = held.client, list(left.values())
         name = f"kcalib-{work.name}-{uuid.uuid4().hex[:8]}"
         submitted = client.map(
@@ -236,7 +237,7 @@ class Dask(Parallel):
             pure=False,
         )
         futures = held.futures = dict(zip(submitted, tiles, strict=True))
-        del submitted  # a future that nobody holds lets go of its result
+        del submitted  # Dask frees the result of a future without references
         from distributed import as_completed
 
         completions = as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False)
@@ -253,17 +254,17 @@ class Dask(Parallel):
                 elif status == "error":
                     failed[tile.number] += 1
                     _check_error(result[1], tile, n_tiles, failed[tile.number])
-                else:  # the samples are lost, if it is not the scheduler
+                else:  # the samples or the scheduler are lost
                     held.scattered.clear()
 
 
 @dataclass(frozen=True)
 class _There(Dask):
-    """Dask from within a worker, for a call that somebody waits for."""
+    """Dask from within a worker, for a call that another process waits for."""
 
     stop: Any = None
 
-    def open(self) -> Held:  # of workers that were looked at there
+    def open(self) -> Held:  # the workers were checked already
         return Held(self.client, None, own_client=False)
 
     def results(
@@ -286,7 +287,7 @@ class _There(Dask):
 def _submitted(
     client: Any, args: Sequence[Any], kwargs: Mapping[str, Any], function: Any, options: Any, stop: str
 ) -> Any:
-    """Submit the call to a worker; only the returned future holds the futures of its arguments."""
+    """Submit the call to a worker. Only the returned future holds the futures of its arguments."""
     arguments = [_computed(client, value) for value in args]
     named = {name: _computed(client, value) for name, value in kwargs.items()}
     return client.submit(_call_there, function, options, stop, *arguments, pure=False, **named)
@@ -303,7 +304,7 @@ def _call_there(
 
 
 def _computed(client: Any, value: Any) -> Any:
-    """A future of the array, on a worker, that a Dask array stands for; of NumPy arrays, too: tasks are small."""
+    """Return a future of a Dask or NumPy array on a worker, so that tasks stay small."""
     if isinstance(value, Mapping):
         return {name: _computed(client, item) for name, item in value.items()}
     if _is_lazy(value):
@@ -312,7 +313,7 @@ def _computed(client: Any, value: Any) -> Any:
 
 
 def _is_lazy(value: Any) -> bool:
-    """Whether it is of Dask; xarray's arrays say so themselves."""
+    """Return whether a value is a Dask collection, or an xarray object that holds one."""
     from dask import is_dask_collection
 
     return bool(is_dask_collection(value))
@@ -325,7 +326,7 @@ def _on_worker(tile: Tile, work: Work, inputs: Mapping[str, Any]) -> Done:
 
 
 def _scattered(held: Held, work: Work, inputs: Mapping[str, Any], tile: Tile, n_tiles: int) -> dict[str, Any]:
-    """Return futures of the inputs, of which each worker that there is now has a copy."""
+    """Return futures of the inputs; all current workers have a copy."""
     client = held.client
     gone = [key for key, future in held.scattered.items() if future.cancelled()]
     for key in {*gone, *held.recent.unused(work.needs, held.scattered)}:
@@ -338,14 +339,14 @@ def _scattered(held: Held, work: Work, inputs: Mapping[str, Any], tile: Tile, n_
 
 
 def _with_workers(client: Any, make: Callable[[], T], check: Callable[[], None]) -> T:
-    """What `make` returns, once there are workers; `check` raises an error if there cannot be any."""
+    """Return the result of `make` as soon as there are workers; `check` raises if there cannot be any."""
     start, has_warned = time.monotonic(), False
     while True:
         check()
         try:
             client.wait_for_workers(1, timeout=1)
             return make()
-        except TimeoutError:  # of either: there is no worker, or they were lost on the way
+        except TimeoutError:  # no worker, or lost during `make`
             if not has_warned and time.monotonic() - start > PATIENCE:
                 has_warned = True
                 warn(
@@ -373,7 +374,7 @@ def _check_scheduler(client: Any, tile: Tile, n_tiles: int) -> None:
 
 
 def _check_error(error: BaseException, tile: Tile, n_tiles: int, times: int) -> None:
-    """Raise an error that will not pass."""
+    """Raise an error that would recur."""
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):
@@ -387,7 +388,7 @@ def _check_error(error: BaseException, tile: Tile, n_tiles: int, times: int) -> 
 
 
 def _check_workers(client: Any, threads: int) -> None:
-    """That workers have this version, and a warning where a machine's tasks have more threads than it processors."""
+    """Check the version of workers, and warn if tasks on a machine have more threads than processors."""
     try:
         workers: dict[str, Place] = client.run(place)
     except ImportError as error:
@@ -414,7 +415,7 @@ def _check_workers(client: Any, threads: int) -> None:
 
 
 class Place(NamedTuple):
-    """Where a worker is, and what it has."""
+    """Host, processors and version of a worker."""
 
     host: str
     processors: int
@@ -422,7 +423,7 @@ class Place(NamedTuple):
 
 
 def place() -> Place:
-    """Of the process that calls it."""
+    """Return the place of the calling process."""
     from dask.system import CPU_COUNT
 
     return Place(socket.gethostname(), CPU_COUNT, __version__)
@@ -434,7 +435,7 @@ def _address(client: Any) -> str:
 
 
 def is_client(value: Any) -> bool:
-    """Whether it is a `distributed.Client`, without importing that."""
+    """Return whether a value is a `distributed.Client`, without importing distributed."""
     return any(kind.__module__ == "distributed.client" and kind.__name__ == "Client" for kind in type(value).__mro__)
 
 

@@ -1,7 +1,7 @@
-"""Tiles by any `concurrent.futures.Executor`: processes of this machine, loky, mpi4py.futures, Dask's, threads.
+"""Tiles on any `concurrent.futures.Executor`: processes of this machine, loky, mpi4py.futures, Dask, threads.
 
-A worker is not sent the samples before it says that it has not got them; then it keeps them. So they go to each worker
-once, whatever executor it is, without initialisers and without shared files.
+A worker receives the samples when it reports that it lacks them, and keeps them. Each worker therefore receives them
+once, without initialisers and shared files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kcalib.parallel.work import Work
 
 
 class Pool:
-    """An executor, and a way to another one when it is broken; None: there is none."""
+    """An executor, and a function that replaces it when it is broken, or None."""
 
     def __init__(self, executor: futures.Executor, workers: int, renew: Callable[[], futures.Executor] | None) -> None:
         self.executor = executor
@@ -36,7 +36,7 @@ class Pool:
         self._renew = renew
 
     def renewed(self) -> bool:
-        """Whether the broken executor was replaced."""
+        """Replace the broken executor if possible, and return whether it was replaced."""
         if self._renew is None:
             return False
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -45,10 +45,10 @@ class Pool:
 
 
 class Sweep:
-    """The tiles of a sweep that are waited for, and who has what they need.
+    """The open tiles of a sweep, and which workers have the inputs.
 
-    An executor does not say which worker takes a task: each is asked by a tile, says what it lacks, and this is put
-    into a task of its own, which mostly it takes itself, as the others are busy (if not, it asks again).
+    An executor does not tell which worker takes a task. A worker that lacks inputs returns their names instead of sums.
+    A delivery task then brings them; mostly the same worker takes it, as the others are busy. If not, it asks again.
     """
 
     def __init__(self, pool: Pool, work: Work, tiles: Sequence[Tile], inputs: Mapping[str, Any]) -> None:
@@ -56,13 +56,13 @@ class Sweep:
         self.waiting = deque(tiles)
         self._pending: dict[Future[Done | Missing], Tile] = {}
         self._deliveries: set[Future[Missing]] = set()
-        self._supplied_workers: set[str] = set()  # workers that have what they need
-        self._lacking: dict[str, tuple[str, ...]] = {}  # what others said that they lack
-        self._stalled = False  # somebody asks again, and has to wait for what is on its way
-        self._n_misses: dict[int, int] = {}  # by tile: times that its worker lacked something
+        self._supplied_workers: set[str] = set()  # workers that have all inputs
+        self._lacking: dict[str, tuple[str, ...]] = {}  # keys that other workers lack
+        self._stalled = False  # a worker asks again while a delivery is on its way
+        self._n_misses: dict[int, int] = {}  # by tile: how often its worker lacked inputs
         self._failed: dict[int, int] = {}  # attempts by tile
         self._undelivered = 0  # times in a row
-        self._astray = 0  # deliveries in a row that somebody took who had not asked
+        self._astray = 0  # deliveries in a row to workers that had not asked
         self._broken = 0  # times in a row
 
     def results(self) -> Generator[Done]:
@@ -88,12 +88,12 @@ class Sweep:
             keys = {key for of in self._lacking.values() for key in of}
             inputs = {key: value for key, value in self._inputs.items() if key in keys}
             self._deliveries.add(self._task(self.waiting or self._pending.values(), deliver, self._work, inputs))
-        # One more than workers, so that none waits for this process; but at first each is asked what it has.
+        # More tasks than workers, so that none of them idles; but not before each worker has its inputs.
         free = self._pool.workers - len(self._deliveries)
         most = free + (max(1, free // 4) if len(self._supplied_workers) >= self._pool.workers else 0)
         while self.waiting and len(self._pending) < most and not self._stalled:
             tile = self.waiting[0]
-            # A worker that keeps nothing gets everything with the tile.
+            # Send everything with the tile to a worker that keeps nothing.
             forgets = self._n_misses.get(tile.number, 0) >= ATTEMPTS
             future = self._task([tile], run_tile, self._work, tile, self._inputs if forgets else {})
             self._pending[future] = self.waiting.popleft()
@@ -108,7 +108,7 @@ class Sweep:
             raise TileError(next(iter(tiles)), self._n_tiles, why) from error
 
     def _result(self, future: Future[Any]) -> Done | None:
-        """The sums of a tile; None if there are none yet."""
+        """Return the sums of a tile, or None if there are none yet."""
         try:
             result: Done | Missing = future.result()
         except BrokenExecutor:
@@ -147,7 +147,7 @@ class Sweep:
             return
         self._supplied_workers.add(missing.worker)
         self._astray = 0 if self._lacking.pop(missing.worker, None) else self._astray + 1
-        if self._astray == ATTEMPTS:  # who asked may be gone; if not, it asks again
+        if self._astray == ATTEMPTS:  # the worker may be gone; otherwise it asks again
             self._lacking.clear()
             self._astray = 0
 
@@ -158,7 +158,7 @@ class Sweep:
         self.waiting.appendleft(tile)
 
     def _renew(self, error: BrokenExecutor) -> None:
-        """Go on with another executor, whose workers have nothing."""
+        """Continue with a new executor, whose workers have no inputs."""
         self._broken += 1
         self.waiting.extendleft(sorted(self._pending.values(), reverse=True))
         for container in (self._pending, self._deliveries, self._supplied_workers, self._lacking):
@@ -171,7 +171,7 @@ class Sweep:
 
 @dataclass(frozen=True, kw_only=True)
 class OnPool(Parallel):
-    """Base of what computes tiles by a `Pool`."""
+    """Base class of transports with a `Pool`."""
 
     def results(
         self,
@@ -186,22 +186,22 @@ class OnPool(Parallel):
 
 @dataclass(frozen=True)
 class Executor(OnPool):
-    """Compute tiles by an executor of your own.
+    """Compute tiles on an executor of your own.
 
     Parameters
     ----------
     executor : concurrent.futures.Executor
-        Of processes, loky, mpi4py.futures, Dask (``client.get_executor()``), threads. It is not shut down, and its
-        processes keep what the last three sweeps over the pairs needed, for the next call.
+        For example of processes, loky, mpi4py.futures, Dask (``client.get_executor()``) or threads. It is not shut
+        down. Its processes keep the inputs of the last three sweeps for the next call.
     workers : int, optional
-        How many it has; by default what it says itself, else the processors of this machine.
+        Number of workers. Default: the number that the executor reports, else the number of processors.
     threads, journal, tile_size, gpu : optional
         See `kcalib.parallel.Parallel`.
 
     Raises
     ------
     TypeError, ValueError
-        If `executor` has no ``submit``, or an option is of the wrong type; if a number is less than 1.
+        If `executor` has no ``submit``, if an option has a wrong type, or if a number is less than 1.
 
     Examples
     --------
@@ -238,34 +238,35 @@ class Executor(OnPool):
         return Pool(self.executor, self.n_workers, None)
 
     def close(self, held: Pool, failed: bool) -> None:
-        forget()  # threads are workers in this process
+        forget()  # threads are workers of this process
 
 
 @dataclass(frozen=True)
 class Processes(OnPool):
-    """Compute tiles by processes of this machine, which are started for the call, and end with it.
+    """Compute tiles in worker processes on this machine, which live as long as the call.
 
-    A process that dies is replaced, and its tile computed again.
+    A process that dies is replaced, and its tile is computed again.
 
     Parameters
     ----------
     workers : int
-        How many processes.
+        Number of processes.
     threads : int, optional
-        Threads of each, 1 by default; if processes times threads are more than the processors, a warning says so.
+        Threads of each process, 1 by default. A warning is issued if all processes together have more threads than
+        there are processors.
     journal, tile_size, gpu : optional
         See `kcalib.parallel.Parallel`.
 
     Raises
     ------
     TypeError, ValueError
-        If a number is no integer of at least 1.
+        If a number is not an integer of at least 1.
 
     Notes
     -----
-    Processes are started afresh (spawned): a script that uses them needs ``if __name__ == "__main__":``. Samples go to
-    each once, O(n m), and are held by each. Within one process the threads of a single call do the same with
-    less memory; processes are for journals on many cores and for rehearsals of a cluster.
+    Processes are spawned: a script that uses them needs ``if __name__ == "__main__":``. Every process receives and
+    holds the samples, O(n m). Threads within one process are as fast and need less memory; processes are useful for
+    journals on many cores and for testing a cluster job.
     """
 
     workers: int = 2
@@ -297,16 +298,16 @@ class Processes(OnPool):
                     process.terminate()
 
     def _started(self) -> futures.Executor:
-        import multiprocessing  # takes a while, and only this class needs it
+        import multiprocessing  # slow import that only this class needs
         from concurrent.futures.process import ProcessPoolExecutor
 
         return ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"), _live_with_parent)
 
 
 def _live_with_parent() -> None:
-    """Of a worker process: Ctrl-C in a terminal reaches all, and the process that the user started ends the others.
+    """Set up a worker process: ignore Ctrl-C, which the parent handles, and exit when the parent is gone.
 
-    Where that one is killed it ends nobody, and the others would wait for tiles for ever.
+    Otherwise workers would wait for tiles for ever if the parent is killed.
     """
     import multiprocessing
 

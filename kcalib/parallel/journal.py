@@ -1,17 +1,16 @@
-"""Finished tiles in a file: append-only records with checksums, from which an interrupted call goes on.
+"""Finished tiles in a file: append-only records with checksums, from which an interrupted call continues.
 
     record: length of the text (uint32) | length of the whole (uint64) | text (JSON) | arrays | BLAKE2b (16 bytes)
 
-The first record says whose sums these are: data, options, version of the library. Then there are, for each sweep over
-the pairs (which its fingerprint names), the plan that it was begun with, sums of tiles, and states: what the tiles up
-to a number add up to. A tile below that number counts no more, nor does an earlier state, and where there are many of
-these the file is written anew without them, beside the old one, whose place it takes. So it holds sums, not rows: of n
-samples 8 n bytes for each sweep with sums of rows, and of the one at hand 32 n (of weights 16 KiB a column), and the
-tiles that wait for their turn, or 4 MiB. Tiles of products with vectors are as large as what they add up to, and are
-not kept: their state is, now and then. States stay in the file until they are asked for.
+The first record describes the call: data, options, version of the library. Then, for each sweep over the pairs (named
+by its fingerprint), there are the plan that it was begun with, sums of tiles, and states: the sum of all tiles below a
+number. A state replaces earlier states and the tiles below its number. When many records are replaced, the file is
+written again without them. It therefore holds sums, not rows: for n samples 8 n bytes for each sweep with sums of rows,
+32 n for the current sweep (for weights 16 KiB a column), and the tiles that cannot be added yet, or 4 MiB. Tiles of
+products with vectors are as large as their sum; only their state is saved, from time to time.
 
-A record that is cut off or damaged ends the file: it was being written when the power, or the process, went, and what
-would have followed is computed again.
+A truncated or damaged record ends the file: it was being written when the process was killed or the power failed.
+Later tiles are computed again.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ MAGIC = b"kcalib journal 1\n"
 LENGTHS = struct.Struct("<IQ")
 DTYPE = "<f8"  # of all arrays
 DIGEST = 16
-SYNC_SECONDS = 5.0  # of work that may be lost with the power; a process that dies loses none
-ROOM = 2**22  # bytes of tiles, at least, before what they add up to is written in their place
+SYNC_SECONDS = 5.0  # of work that may be lost if the power fails; a process that dies loses nothing
+ROOM = 2**22  # minimum bytes of tiles before a state replaces them
 
 
 class JournalError(ValueError):
@@ -47,24 +46,24 @@ class JournalError(ValueError):
 
 @dataclass
 class Sweep:
-    """What a journal knows of a sweep over the pairs."""
+    """A sweep over the pairs in a journal."""
 
     plan: dict[str, Any]
     first: int = 0  # the number of the first tile that is not in the state
     tiles: dict[int, Sums] = field(default_factory=dict)
-    place: int = 0  # of the state's record in the file, if `first`
-    size: int = 0  # of that record
+    place: int = 0  # of the record of the state in the file, if `first`
+    size: int = 0  # of this record
 
 
 class Journal:
-    """Keep finished tiles in a file that is open for a call; a JournalError if it is none, or is open elsewhere."""
+    """Finished tiles in a file that is open for a call; a JournalError if it is no journal or open elsewhere."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = os.fspath(path)
         self._header: dict[str, Any] | None = None
         self._sweeps: dict[str, Sweep] = {}
         self._unfolded = 0  # bytes of tiles
-        self._outdated = 0  # bytes of states that later ones have taken the place of
+        self._outdated = 0  # bytes of states that were replaced
         self._synced = time.monotonic()
         if os.path.exists(self.path) and not os.path.isfile(self.path):  # a folder, a pipe, a device
             raise JournalError(f"{self.path} is not a journal of kcalib, nor a file; name one that is not there yet")
@@ -89,7 +88,7 @@ class Journal:
             raise
 
     def check(self, header: dict[str, str]) -> None:
-        """Check that the file is of this call, or raise a JournalError; an empty one is from now on."""
+        """Raise a JournalError if the file belongs to another call; an empty file is assigned to this call."""
         if self._header is None:
             self._header = header
             self._append({"header": header}, {})
@@ -103,7 +102,7 @@ class Journal:
                 )
 
     def begin(self, key: str, plan: dict[str, Any]) -> Sweep:
-        """What is known of the sweep; with the plan that it was begun with, which may be another."""
+        """Return what is known of the sweep, with the plan that it was begun with."""
         if key not in self._sweeps:
             self._sweeps[key] = Sweep(plan)
             self._append({"sweep": key, "plan": plan}, {})
@@ -114,13 +113,13 @@ class Journal:
         self._unfolded += self._append({"tile": [key, tile]}, sums)
 
     def advance(self, key: str, first: int, state: Sums, waiting: dict[int, Sums]) -> None:
-        """Save the state if the tiles that it stands for take more room than it does."""
+        """Save the state if its tiles take more space than the state."""
         if self._unfolded < max(ROOM, sum(values.nbytes for values in state.values())):
             return
         self.save(key, first, state, waiting)
 
     def save(self, key: str, first: int, state: Sums, waiting: dict[int, Sums]) -> None:
-        """Write that tiles up to number `first` add up to `state`, and which others there are."""
+        """Write the state of the tiles below number `first`, and the other tiles."""
         sweep = self._sweeps[key]
         self._outdated += sweep.size
         record = _record_of({"state": key, "first": first}, state)
@@ -133,7 +132,7 @@ class Journal:
         self._unfolded = 0
 
     def state(self, key: str) -> Sums:
-        """Return what the tiles of the sweep add up to, as far as it got."""
+        """Return the latest state of the sweep."""
         self._file.seek(self._sweeps[key].place)
         record = self._record()
         self._file.seek(0, os.SEEK_END)
@@ -142,7 +141,7 @@ class Journal:
         return record[1]
 
     def close(self) -> None:
-        """Close the file, with all that was added on the disk."""
+        """Flush the file to disk and close it."""
         with contextlib.suppress(OSError, ValueError):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -150,12 +149,12 @@ class Journal:
             self._file.close()
 
     def _lock(self, file: BinaryIO) -> None:
-        """Refuse a file that another process writes, where the system can tell."""
+        """Refuse a file that another process writes, if the system can tell."""
         if lock_file(file.fileno()) is False:
             raise JournalError(f"the journal {self.path} is in use by another process; wait for it, or end it")
 
     def _read(self) -> None:
-        """What the file holds; what follows a damaged record is cut off."""
+        """Read the file, and truncate it before the first damaged record."""
         start = self._file.read(len(MAGIC))
         if start != MAGIC[: len(start)]:
             raise JournalError(f"{self.path} is not a journal of kcalib; name a file that is not there yet")
@@ -194,7 +193,7 @@ class Journal:
                 self._unfolded += sum(values.nbytes for values in sums.values())
 
     def _record(self) -> tuple[dict[str, Any], Sums] | None:
-        """The next record; None at the end, or where one is cut off or damaged."""
+        """Return the next record; None at the end, or if it is truncated or damaged."""
         lengths = self._file.read(LENGTHS.size)
         if len(lengths) < LENGTHS.size:
             return None
@@ -232,7 +231,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """What the system says of a full disk, with the file's name and what is left."""
+        """Add the name of the file and a remedy to errors of the system."""
         try:
             yield
         except OSError as error:
@@ -243,7 +242,7 @@ class Journal:
             ) from None
 
     def _rewrite(self, current: str, state: bytes, waiting: dict[int, Sums]) -> int:
-        """Write the file anew, with what counts, and the state of the sweep at hand, whose place is returned."""
+        """Write the file again with current records only; return the place of the state of the current sweep."""
         with self._writing():
             return self._replace(current, state, waiting)
 
@@ -271,7 +270,7 @@ class Journal:
         return places[current]
 
     def _bytes_of(self, sweep: Sweep) -> bytes:
-        """The record of its state."""
+        """Return the record of the state of a sweep."""
         self._file.seek(sweep.place)
         return self._file.read(sweep.size)
 
@@ -285,7 +284,7 @@ def _record_of(description: dict[str, Any], sums: Sums) -> bytes:
 
 
 def _number(value: Any) -> int:
-    """A count or a place, as a record has it."""
+    """Check a count or a place in a record."""
     if not isinstance(value, int) or value < 0:
         raise ValueError(value)
     return value

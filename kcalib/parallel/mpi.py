@@ -1,8 +1,8 @@
-"""Tiles on the ranks of an MPI program, all of which make the same call: rank 0 computes it, and deals out tiles.
+"""Tiles on the ranks of an MPI program, which all make the same call.
 
-A call belongs to rank 0: its arguments count, it has the journal, adds up the sums and makes the result, which all
-ranks then return. Other ranks get the samples once, by a broadcast, and compute the tiles that they are sent. MPI
-reduces nothing, since its order of summation depends on the number of ranks.
+Rank 0 has the arguments and the journal, hands out tiles, adds up the sums and computes the result, which all ranks
+return. Other ranks receive the samples once, by a broadcast, and compute tiles. MPI reductions are not used, since
+their order of summation depends on the number of ranks.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from kcalib.parallel.work import Work
 T = TypeVar("T")
 
 ORDER, DONE, END = 7101, 7102, 7103  # tags: from rank 0, to rank 0, from rank 0 and back
-AHEAD = 2  # tiles that a rank has at a time, so that it need not wait for rank 0, which computes as well
-PIECE = 2**30  # bytes of a message; counts of MPI end at 2^31
-NAP = 1e-3  # seconds between two looks for messages: MPI's own waiting takes a whole processor
-# Ranks as those who started them count them.
+AHEAD = 2  # tiles of a rank at a time: rank 0 computes, too, and may answer late
+PIECE = 2**30  # bytes of a message; MPI counts to 2^31
+NAP = 1e-3  # seconds between two looks for messages: MPI's own waiting uses a whole processor
+# Number of ranks by the launcher.
 STARTED = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
@@ -40,7 +40,7 @@ class RankError(RuntimeError):
 
 
 class Failed(NamedTuple):
-    """What a rank sends in place of sums."""
+    """Sent by a rank in place of sums."""
 
     tile: Tile
     why: str
@@ -56,16 +56,16 @@ class Held:
 
 @dataclass(frozen=True)
 class MPI(Parallel):
-    """Compute tiles on the ranks of an MPI program, of which each makes the same call.
+    """Compute tiles on the ranks of an MPI program, which all make the same call.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm, optional
-        The ranks; by default all, ``MPI.COMM_WORLD``.
+        The communicator; default ``MPI.COMM_WORLD``.
     threads : int, optional
         Threads of each rank, 1 by default.
     journal : str or path, optional
-        A file for finished tiles, which rank 0 writes.
+        File for finished tiles, which rank 0 writes.
     tile_size, gpu : optional
         See `kcalib.parallel.Parallel`.
 
@@ -74,20 +74,20 @@ class MPI(Parallel):
     ImportError
         If mpi4py is not installed.
     TypeError
-        If `comm` is no communicator.
+        If `comm` is not a communicator.
     RuntimeError
-        If the program was started with several processes that MPI takes for one rank each.
+        If several processes were started, but MPI sees a single rank in each.
     TileError, RankError
-        Where a result is computed: if a tile has an error, on rank 0, and on the others if rank 0 has one.
+        When a result is computed: TileError on rank 0 if a tile fails, RankError on other ranks if rank 0 fails.
 
     Notes
     -----
-    The arguments of rank 0 count: other ranks may pass None for samples. All ranks return the same result. Start the
-    program by ``srun python -m mpi4py program.py`` or ``mpiexec -n 64 python -m mpi4py program.py``: with ``-m mpi4py``
-    an exception on one rank ends all.
+    Only the arguments of rank 0 count; other ranks may pass None for samples. All ranks return the same result. Start
+    the program by ``srun python -m mpi4py program.py`` or ``mpiexec -n 64 python -m mpi4py program.py``: with ``-m
+    mpi4py`` an exception on one rank ends all ranks.
 
-    The samples, O(n m) bytes, are broadcast once, in pieces below 2^31 bytes; tiles are dealt out as ranks are done.
-    A rank that dies ends the program, as MPI has it; with a journal the same call goes on.
+    The samples, O(n m) bytes, are broadcast once, in messages below 2^31 bytes. Ranks receive tiles as they finish
+    others. A rank that dies ends the program; with a journal the same call continues.
 
     Examples
     --------
@@ -200,7 +200,7 @@ class MPI(Parallel):
 
 
 def _combine_callbacks(progress: Progress, look: Callable[[], None]) -> Callable[[float], None]:
-    """Return a callback that shows progress and looks for messages; a sweep calls it some ten times a second."""
+    """Return a callback that shows progress and looks for messages, about ten times a second."""
 
     def call(share: float) -> None:
         if progress is not None:
@@ -216,11 +216,11 @@ def _end(comm: Any, failure: str | None) -> None:
 
 
 class Ended(Exception):
-    """Nobody waits for the tile at hand."""
+    """Raised when nobody waits for the current tile any more."""
 
 
 def _served(comm: Any, store: Store) -> Any:
-    """Compute what rank 0 sends, until it ends the call; its result."""
+    """Compute tiles for rank 0 until it ends the call, and return its result."""
     try:
         failure = _serve(comm, store)
     except BaseException:  # such as an interrupt
@@ -235,7 +235,7 @@ def _served(comm: Any, store: Store) -> Any:
 
 
 def _serve(comm: Any, store: Store) -> str | None:
-    """The same, but why it ended."""
+    """Compute tiles for rank 0, and return why the call failed, or None."""
     inputs: Mapping[str, Any] = {}
     sending: list[Any] = []
 
@@ -266,7 +266,7 @@ def _serve(comm: Any, store: Store) -> str | None:
 
 
 def _drop_results(comm: Any) -> None:
-    """Receive results that nobody waits for any more, until each rank has seen the end."""
+    """Receive and drop late results until each rank has seen the end."""
     from mpi4py import MPI
 
     status, left = MPI.Status(), comm.size - 1
@@ -281,7 +281,7 @@ def _drop_results(comm: Any) -> None:
 
 
 def _pickled(value: Any) -> list[memoryview]:
-    """What unpickles to `value`: its arrays by themselves, not copied."""
+    """Return buffers from which `value` is unpickled; arrays are not copied."""
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     return [memoryview(content), *(buffer.raw() for buffer in buffers)]
@@ -293,14 +293,14 @@ def _pieces(content: memoryview) -> Iterator[memoryview]:
 
 
 def _send(comm: Any, value: Any) -> list[Any]:
-    """To rank 0, of any size: what is on its way."""
+    """Send a value of any size to rank 0, and return the open requests."""
     contents = _pickled(value)
     sizes = comm.isend([len(content) for content in contents], dest=0, tag=DONE)
     return [sizes, *(comm.Isend(piece, dest=0, tag=DONE) for content in contents for piece in _pieces(content))]
 
 
 def _wait(sending: list[Any]) -> None:
-    """Until all has gone; MPI's own waiting takes a whole processor."""
+    """Wait for open requests by polling: MPI's own waiting uses a whole processor."""
     while sending:
         sending[:] = [request for request in sending if not request.Test()]
         if sending:
@@ -316,7 +316,7 @@ def _received(comm: Any, rank: int) -> Any:
 
 
 def _shared(comm: Any, value: Any) -> Any:
-    """Rank 0's `value` on all ranks."""
+    """Return rank 0's `value` on all ranks."""
     first = comm.rank == 0
     contents = _pickled(value) if first else []
     sizes = comm.bcast([len(content) for content in contents])

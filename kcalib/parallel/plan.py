@@ -1,28 +1,27 @@
-"""How H is cut into tiles: rectangles of pairs whose sums are computed by themselves, and added in the order of tiles.
+"""How H is divided into tiles: rectangles of pairs, whose sums are computed separately and added in the order of tiles.
 
-A sweep of the compiled core over all pairs cuts the samples into at most 32 groups, adds up the pairs of two groups by
-themselves, and merges these sums in order (src/cpu/pairs/sweep.h). Tiles are made of whole groups: where they hand over
-the sums of each pair of groups, the merged sums are those of one machine, bit for bit. Groups of more than
-`LARGEST_GROUP` samples (more than a million samples in all) would be too much work for a task: then groups are smaller,
-their sums are merged within a tile, and the result is that of one machine to within rounding.
+A sweep of the compiled core over all pairs divides the samples into at most 32 groups, adds up the pairs of each two
+groups, and merges these sums in order (src/cpu/pairs/sweep.h). Tiles consist of whole groups. If they return the sums
+of each pair of groups, the merged sums are those of one machine, bit for bit. Groups of more than `LARGEST_GROUP`
+samples (for more than a million samples) would be too much work for a task. They are divided, their sums are merged
+within a tile, and the result agrees with that of one machine to rounding.
 
-A plan is a function of sizes and options, never of the number of workers. `backend.DistributedBackend` makes one for
-every primitive.
+A plan depends on sizes and options, never on the number of workers.
 """
 
 from __future__ import annotations
 
 from kcalib._pairs.tiles import Grid, Runs
 
-PAIRS_OF_TILE = 2**27  # at least, unless that left fewer than FEWEST_STRIPS: some 0.2 s, of which packing is 1 %
+PAIRS_OF_TILE = 2**27  # minimum, unless there were fewer than FEWEST_STRIPS strips: 0.2 s, 1 % of it for packing
 FEWEST_STRIPS = 4
 LARGEST_GROUP = 2**15  # samples
 MOST_TILES = 9_800
-GROUPS_OF_TILE = 3  # on a side, at least, where they are merged
+GROUPS_OF_TILE = 3  # minimum on a side, if they are merged
 
 
 def runs(n_blocks: int, block_size: int, entry_cost: float = 1.0) -> Runs:
-    """The tiles of blocks of that many samples."""
+    """Return the tiles of `n_blocks` blocks of samples."""
     blocks_per_tile = max(1, round(2 * PAIRS_OF_TILE / (entry_cost * block_size**2)))
     return Runs(n_blocks, max(1, min(blocks_per_tile, -(-n_blocks // FEWEST_STRIPS)), -(-n_blocks // MOST_TILES)))
 
@@ -39,7 +38,7 @@ def grid(
     threads: int = 1,
     tile_size: int | None = None,
 ) -> Grid:
-    """The grid of a problem whose backend adds up blocks of `block` samples, and merges the sums of groups.
+    """Return the grid of a problem.
 
     Parameters
     ----------
@@ -48,13 +47,13 @@ def grid(
     symmetric : bool
         Whether H_ij = H_ji.
     block, group : int
-        Samples of a block and of a group of the backend's own order; `group` is a multiple of `block`.
+        Samples of a block and of a group in the backend's order of summation; `group` is a multiple of `block`.
     has_group_sums : bool
-        Whether the backend can hand over the sums of each pair of groups.
+        Whether the backend returns the sums of each pair of groups.
     entry_cost : float
-        An entry's time, relative to usual ones of the compiled core.
+        Time of an entry, relative to a usual one of the compiled core.
     threads : int
-        Threads of a task: groups are what they share.
+        Threads of a task, which share its groups.
     tile_size : int, optional
         Samples on a side of a tile, rounded up to whole groups.
     """

@@ -1,8 +1,8 @@
-"""What a worker was sent and keeps, and what transports to other processes call there.
+"""What a worker was sent and keeps, and the functions that transports to other processes call.
 
-A problem goes in parts, an array each, by their fingerprints: problems that have an array in common (H and the kernel's
-matrix have their points, sweeps over drawn targets all but their features) bring it to a worker once. What the last
-sweeps did not need is dropped.
+A problem is sent as separate arrays, named by their fingerprints: problems that share arrays send these to a worker
+once (H and the kernel matrix share points; sweeps over drawn targets share all but the features). Inputs that the last
+sweeps did not need are dropped.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from kcalib._pairs.reductions import Part, Reduction
 from kcalib._pairs.tiles import Tile
 from kcalib.parallel.work import Prepared, Work, sweep_tile
 
-SWEEPS = 3  # of which a worker keeps what they need
+SWEEPS = 3  # a worker keeps the inputs of the last sweeps
 
 
 class Done(NamedTuple):
-    """The sums of a tile, and who computed them."""
+    """The sums of a tile, and the worker."""
 
     tile: Tile
     sums: Part
     worker: str
     seconds: float
-    received: int = 0  # bytes of samples and vectors that the worker was sent since it told last
+    received: int = 0  # bytes of samples and vectors since the previous result
 
 
 class Missing(NamedTuple):
-    """What a worker needs and has not got."""
+    """Inputs that a worker lacks."""
 
     worker: str
     keys: tuple[str, ...]
 
 
 class Outline:
-    """A problem without its arrays, which are named by their fingerprints; in the process that made it, the problem."""
+    """A problem with fingerprints in place of arrays; in the process that made it, also the problem."""
 
     def __init__(self, problem: PairProblem) -> None:
         self.problem: PairProblem | None = problem
@@ -58,14 +58,14 @@ class Outline:
 
     @property
     def key(self) -> str:
-        """The same for the same H, whichever process asks."""
+        """Fingerprint of H, the same in every process."""
         return _digest(repr((self.sides, self.table, self.rest)).encode())
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"problem": None, "arrays": {}}
 
     def build_problem(self, values: Mapping[str, Any]) -> PairProblem:
-        """Return the problem, from its arrays by fingerprint."""
+        """Return the problem, given its arrays by fingerprint."""
         if self.problem is not None:
             return self.problem
         left, *right = (Side.of(*(None if key is None else values[key] for key in side)) for side in self.sides)
@@ -85,20 +85,20 @@ class Outline:
 
 
 class Recent:
-    """The keys of what the last sweeps needed."""
+    """The keys that the last sweeps needed."""
 
     def __init__(self) -> None:
         self._needs: list[tuple[str, ...]] = []
 
     def unused(self, needs: tuple[str, ...], keys: Iterable[str]) -> list[str]:
-        """Return the keys that neither a sweep with these needs uses, nor one of the last sweeps."""
+        """Return the keys that neither a sweep with these needs nor one of the last sweeps uses."""
         self._needs = [*(sweep_keys for sweep_keys in self._needs if sweep_keys != needs), needs][-SWEEPS:]
         used_keys = {key for sweep_keys in self._needs for key in sweep_keys}
         return [key for key in keys if key not in used_keys]
 
 
 class Store:
-    """What a worker was sent, and has made of it, by fingerprint."""
+    """The inputs of a worker, and what it has computed from them, by fingerprint."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
@@ -114,8 +114,8 @@ class Store:
             self._values.clear()
 
     def keep(self, work: Work, inputs: Mapping[str, Any], *, sent: bool = False) -> dict[str, Any]:
-        """Keep the inputs that the work needs, and return those that this process has by now."""
-        with self._lock:  # threads of one process make nothing twice
+        """Keep the inputs that the work needs, and return those that this process has."""
+        with self._lock:  # threads of a process do not repeat work
             for key in dict.fromkeys(work.needs):
                 if key in inputs and (sent or key not in self._values):
                     self._received += getattr(inputs[key], "nbytes", 0)
@@ -134,7 +134,7 @@ class Store:
     def compute(
         self, work: Work, tile: Tile, inputs: Mapping[str, Any], progress: Progress = None, *, sent: bool = False
     ) -> Done | Missing:
-        """Compute the sums of a tile in this process; `sent`: another process has sent the inputs."""
+        """Compute the sums of a tile in this process; `sent`: the inputs come from another process."""
         start = time.perf_counter()
         sums = self.sums(work, tile, inputs, progress)
         if sums is None:
@@ -142,7 +142,7 @@ class Store:
         return Done(tile, sums, worker_name(), time.perf_counter() - start, self.pop_received_bytes() if sent else 0)
 
     def sums(self, work: Work, tile: Tile, inputs: Mapping[str, Any], progress: Progress = None) -> Part | None:
-        """Return the sums of a tile from `inputs` of this call or of calls before; None if something is missing."""
+        """Return the sums of a tile from `inputs` of this or previous calls; None if something is missing."""
         needed = self.keep(work, inputs)
         if len(needed) < len(work.needs):
             return None
@@ -151,7 +151,7 @@ class Store:
         return sweep_tile(work, tile, prepared, reduction, vectors, progress)
 
     def _has_parts(self, work: Work, value: Any) -> bool:
-        """Whether what it is made of is here: another worker may have asked for it that lacks nothing else."""
+        """Return whether the parts of a value are here; another worker may have asked for it."""
         parts = work.parts if isinstance(value, Outline) else (work.problem,) if isinstance(value, Reduction) else ()
         return all(key in self._values for key in parts)
 
@@ -173,23 +173,23 @@ def forget() -> None:
 
 
 def run_tile(work: Work, tile: Tile, inputs: Mapping[str, Any]) -> Done | Missing:
-    """Return the sums of a tile in a worker process, which keeps the `inputs`, by fingerprint."""
+    """Return the sums of a tile in a worker process, which keeps the `inputs` by fingerprint."""
     return _store.compute(work, tile, inputs, sent=True)
 
 
 def deliver(work: Work, inputs: Mapping[str, Any]) -> Missing:
-    """Let any worker process keep the `inputs`; return its name, and the keys that it still lacks."""
+    """Keep the `inputs` in any worker process, and return its name and the keys that it still lacks."""
     _store.keep(work, inputs, sent=True)
     return Missing(worker_name(), _store.missing(work))
 
 
 def worker_name() -> str:
-    """Machine and process."""
+    """Return the machine and process."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def fingerprint(value: Any) -> str:
-    """Return the same for the same numbers: of an array, or of a reduction and its arrays."""
+    """Return the fingerprint of an array, or of a reduction with its arrays."""
     if isinstance(value, Reduction | FeatureMap):
         of_fields = [(field.name, _describe_value(getattr(value, field.name))) for field in fields(value)]  # type: ignore[arg-type]
         return _digest(repr((type(value).__name__, of_fields)).encode())

@@ -1,8 +1,8 @@
-"""What a transport is: who computes tiles, and how they get there and back. `Parallel` is the base of all.
+"""Transports: how tiles get to workers and their sums back. `Parallel` is the base class.
 
-A transport is an object with its options, which a user passes as ``backend=``. Transports know nothing of sums: they
-bring a `Work`, with what it needs, and a tile to a worker, which calls `store.run_tile`, and hand back what it returns,
-in any order. The order of summation, the journal and progress are those of `backend.DistributedBackend`.
+A transport is an object with options that a user passes as ``backend=``. It brings a `Work` with its inputs and a tile
+to a worker, which calls `store.run_tile`, and yields the results in any order. The order of summation, the journal and
+progress belong to `backend.DistributedBackend`.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel(ABC):
-    """Base of all transports, which functions take as ``backend=``.
+    """Base class of all transports, which functions take as ``backend=``.
 
     Parameters
     ----------
     threads : int, optional
-        Threads of a task, which are passed with it: no environment variable counts. Workers times threads should be
-        the processors there are. Default: 1, in this process as many as there are.
+        Threads of a task; environment variables are ignored. Workers times threads should equal the number of
+        processors. Default: 1; in this process the number of processors.
     journal : str or path, optional
-        A file for finished tiles. A call that was interrupted goes on from it, with any number of workers and any
-        transport. It belongs to one call: data, options or a version of the library that are others are refused. Of
-        products with vectors it has those that were made first, up to 256 MiB, or 64 columns of n numbers if that is
-        more. What is not shared out, less than about 4000 samples (of distributions, whose pairs are slower, less) and
-        problems on a line, leaves it empty.
+        File for finished tiles. The same call continues from it after an interruption, with any number of workers and
+        any transport. A call with other data, options or version of kcalib is refused. Of products with vectors it
+        holds the first ones, up to 256 MiB, or 64 columns of n numbers if that is more. Problems that are not
+        distributed leave it empty: fewer than about 4000 samples (fewer for distributions, whose pairs are slower), and
+        problems on a line.
     tile_size : int, optional
-        Samples on a side of a tile. By default tiles take a tenth of a second or more, and are at most 9800.
+        Samples on a side of a tile. By default a tile takes at least a tenth of a second, and there are at most 9800.
     gpu : bool
-        Compute tiles on the GPU of each worker that has one, and CuPy, on the processors of the others. The sums of
-        both are equal to 1e-12, not to the bit; ``backend_reason`` of a result says how many tiles are of GPUs. Of
-        several GPUs in a machine each worker takes the first that its ``CUDA_VISIBLE_DEVICES`` names.
+        Compute tiles on the GPU of each worker that has one and CuPy, and on the processors of other workers. Sums
+        agree to 1e-12, but not bit for bit. ``backend_reason`` of a result says how many tiles were computed on GPUs. A
+        worker uses the first GPU in its ``CUDA_VISIBLE_DEVICES``.
 
     Raises
     ------
     TypeError, ValueError
-        If `threads` or `tile_size` is no integer of at least 1, `journal` no path, or `gpu` neither True nor False.
+        If `threads` or `tile_size` is not an integer of at least 1, `journal` not a path, or `gpu` not a bool.
     """
 
     threads: int | None = None
@@ -68,15 +68,15 @@ class Parallel(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The workers, in words, as results have them."""
+        """Return a description of the workers for results."""
 
     @abstractmethod
     def open(self) -> Any:
-        """What is held during a call: workers, a client. `results` gets it, `close` ends it."""
+        """Return what is held during a call: workers, a client. `results` receives it, `close` ends it."""
 
     @abstractmethod
     def close(self, held: Any, failed: bool) -> None:
-        """Give back what `open` made.
+        """Release what `open` returned.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Parallel(ABC):
         given: Mapping[str, Any],
         progress: Callable[[Tile], Progress],
     ) -> Generator[Done]:
-        """The sums of all tiles, in any order.
+        """Yield the sums of all tiles in any order.
 
         Parameters
         ----------
@@ -104,21 +104,21 @@ class Parallel(ABC):
         work : Work
             What the tiles have in common.
         tiles : sequence of Tile
-            Which are wanted: large ones first, as they come.
+            The tiles, large ones first.
         given : mapping
-            What `work` needs, by fingerprint; a transport brings each to a worker once, and the worker keeps it.
+            The inputs of `work` by fingerprint. A transport brings each to a worker once, and the worker keeps it.
         progress : callable
-            For those that compute in this process: what to call with the share of a tile that is done.
+            For transports that compute in this process: returns the progress callback of a tile.
 
         Raises
         ------
         TileError
-            If a tile was tried three times in vain, or there is nobody left to compute it.
+            If a tile failed three times, or if there are no workers left.
         """
 
     @property
     def threads_of_task(self) -> int:
-        """Threads that a task is sent with."""
+        """Number of threads of a task."""
         return self.threads or 1
 
     @property
@@ -127,22 +127,22 @@ class Parallel(ABC):
         return True
 
     def elsewhere(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
-        """What makes a call where its arguments are.
+        """Return a function that makes a call where its arguments are.
 
         Parameters
         ----------
         arguments : sequence
-            Those of the call, by position and by name.
+            All arguments of the call.
 
         Returns
         -------
         callable or None
-            It takes the function and its arguments without ``backend``; None where arguments are here.
+            A callable that takes the function and its arguments without ``backend``; None if the arguments are here.
         """
         return None
 
     def agreed(self, make: Callable[[], T]) -> T:
-        """The value of a whole call: of several processes of one program one makes it, and all have its value.
+        """Return the value of a whole call, which one process of a program makes for all.
 
         Parameters
         ----------
@@ -152,7 +152,7 @@ class Parallel(ABC):
         Returns
         -------
         object
-            What it returned.
+            The value, in all processes.
         """
         return make()
 
@@ -161,20 +161,20 @@ ATTEMPTS = 3  # of a tile
 
 
 class TileError(RuntimeError):
-    """A tile could not be computed; what is in the journal stays there.
+    """A tile could not be computed. The tiles in the journal are kept.
 
     Parameters
     ----------
     tile : Tile
-        Which one.
+        The tile.
     tiles : int
-        How many there are.
+        Number of tiles.
     why : str
         The rest of the message.
     """
 
     def __init__(self, tile: Tile, tiles: int, why: str) -> None:
-        super().__init__(tile, tiles, why)  # pickled, it is made of these again
+        super().__init__(tile, tiles, why)  # arguments for unpickling
 
     def __str__(self) -> str:
         tile, tiles, why = self.args
@@ -183,24 +183,24 @@ class TileError(RuntimeError):
 
 
 def given_up(tile: Tile, tiles: int, error: BaseException) -> TileError:
-    """Of a tile that was tried as often as it is."""
+    """Return the error of a tile after the last attempt."""
     why = f"failed {ATTEMPTS} times, the last time by {type(error).__name__}: {error}"
     return TileError(tile, tiles, why)
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, as in "1 process", "2 processes"."""
+    """Return a count with its noun: "1 process", "2 processes"."""
     return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serial(Parallel):
-    """Compute tile by tile in this process: for sums that go on where they were interrupted.
+    """Compute tile by tile in this process, for calls that continue after an interruption.
 
     Parameters
     ----------
     threads : int, optional
-        Threads of a tile; by default as many as there are.
+        Threads of a tile. Default: the number of processors.
     journal, tile_size, gpu : optional
         See `kcalib.parallel.Parallel`.
 

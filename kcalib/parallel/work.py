@@ -1,7 +1,7 @@
-"""What a worker does: the part of a tile, from the problem, which it gets once, and the tile's place.
+"""What a worker does: compute the part of a tile from the problem and the place of the tile.
 
-`Work` says what all tiles of a sweep have in common, and is sent with each; `sweep_tile` is a pure function of it, of
-the problem and of the reduction. `store` has both on a worker.
+`Work` is what all tiles of a sweep have in common, and is sent with each. `sweep_tile` is a pure function of it, the
+problem and the reduction, which `store` keeps on a worker.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import Merge, Part, Reduction
 from kcalib._pairs.tiles import Grid, Runs, Tile
 
-ON_GPU = "on_gpu"  # in a part: it was computed on a GPU
+ON_GPU = "on_gpu"  # entry of parts that were computed on a GPU
 
 
 @dataclass(frozen=True, eq=False)
 class Gram(Reduction[np.ndarray]):
-    """Gram matrix of random features of the points, and of columns beside them: a sum over samples, not over pairs."""
+    """Gram matrix of random features of the points and of further columns: a sum over samples, not over pairs."""
 
     feature_map: FeatureMap
     columns: np.ndarray
-    rows: int  # of a run of samples, which are added up by themselves
+    rows: int  # samples of a run, which are added up separately
 
     @property
     def nbytes(self) -> int:
@@ -47,14 +47,14 @@ class Gram(Reduction[np.ndarray]):
         return merge.rows
 
     def part(self, tile: Tile, points: np.ndarray, threads: int, progress: Progress) -> Part:
-        """Return the part of a tile, by the order of summation of `_pairs.feature_sums`."""
+        """Return the part of a tile, in the order of summation of `_pairs.feature_sums`."""
         rows = slice(tile.row * self.rows, tile.row_end * self.rows)
         tile_points, options = arrays.as_compact(points[rows], np.float64), _native.RunOptions(threads, progress)
         return {"rows": compiled(self.feature_map).gram_parts(tile_points, self.columns[rows], self.rows, options)}
 
 
 class GramMerge(Merge):
-    """Parts that are whole matrices."""
+    """Merge parts that are whole matrices."""
 
     def add(self, tile: Tile, part: Part) -> None:
         sums = self._sides["rows"]
@@ -69,26 +69,26 @@ class Work:
     name: str  # of the reduction
     reduction: str  # fingerprint
     problem: str  # fingerprint
-    parts: tuple[str, ...]  # and those of its arrays
-    backend: str  # name, of the one that computes
+    parts: tuple[str, ...]  # fingerprints of its arrays
+    backend: str  # its name
     threads: int
     grid: Grid | Runs
-    options: Reduction[Any] | None  # the reduction, if it has no arrays: others are sent once to a worker
-    gpu: bool = False  # on that of the worker, if it has one
+    options: Reduction[Any] | None  # the reduction, if it has no arrays
+    gpu: bool = False  # whether to use the GPU of a worker
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The fingerprints of what a worker must have."""
+        """The fingerprints of the inputs that a worker must have."""
         return (*self.parts, self.problem, *(() if self.options is not None else (self.reduction,)))
 
     def fingerprint(self, library: str) -> str:
-        """The same for the same numbers of every tile."""
+        """Return a key that is equal if the numbers of every tile are equal."""
         key = library, self.problem, self.backend, self.reduction
         return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
 
 
 class Prepared:
-    """A problem on a worker, as its backend reads it."""
+    """A problem on a worker, bound to its backend."""
 
     def __init__(self, problem: PairProblem, backend: str, threads: int, gpu: bool = False) -> None:
         self.problem = problem
@@ -119,7 +119,7 @@ class Prepared:
 
 
 class GPUTiles(TileSweep):
-    """Tiles on this machine's GPU, in the order of samples by which others compute."""
+    """Tiles on the GPU of this machine, with samples in the order of the CPU backend."""
 
     def __init__(self, problem: PairProblem, tiles: TileSweep) -> None:
         left = _to_gpu(problem.left, tiles.left)
@@ -135,17 +135,17 @@ class GPUTiles(TileSweep):
 
 
 def has_gpu() -> bool:
-    """Whether this process has CuPy and a GPU."""
+    """Return whether this process has CuPy and a GPU."""
     try:
         import cupy
 
         return int(cupy.cuda.runtime.getDeviceCount()) > 0
-    except Exception:  # no CuPy, no driver, no device: CuPy has an error for each
+    except Exception:  # no CuPy, no driver, or no device
         return False
 
 
 def _to_gpu(side: Side, order: Any) -> Side:
-    """Return samples on this machine's GPU, in that order."""
+    """Return samples on the GPU in the given order."""
     import cupy
 
     points, features = (cupy.asarray(order.sorted(np.asarray(values))) for values in (side.points, side.features))

@@ -1,4 +1,4 @@
-"""A classifier and its recalibration as one classifier, by cross-validation or for a classifier that is fitted."""
+"""A classifier with its recalibration as one classifier, by cross-validation or for a fitted classifier."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["RecalibratedClassifier"]
 
 
 class Pair(NamedTuple):
-    """A fitted classifier and the recalibration of what it predicts."""
+    """A fitted classifier and the recalibrator of its predictions."""
 
     estimator: Any
     recalibrator: Recalibrator
@@ -45,49 +45,49 @@ class Pair(NamedTuple):
 class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """A classifier whose predicted probabilities are recalibrated, as by scikit-learn's ``CalibratedClassifierCV``.
 
-    The classifier is fitted to parts of the samples and predicts the others; the recalibration is fitted to these
-    predictions, and the classifier then to all samples. One that is fitted already is kept as it is: wrap it in a
-    ``FrozenEstimator``, or say ``cv="prefit"``; all samples are then for the recalibration.
+    The recalibrator is fitted to cross-validated predictions of the classifier, and the classifier then to all samples.
+    A fitted classifier is kept if it is wrapped in a ``FrozenEstimator``, or with ``cv="prefit"``; all samples are then
+    used for the recalibration.
 
     Parameters
     ----------
     estimator : classifier
-        With ``predict_proba``, or else ``decision_function``, whose values are taken as logits.
+        With ``predict_proba``, or else ``decision_function``, whose values are treated as logits.
     method : str or kcalib.recalibration.Recalibrator
         "temperature", "platt", "beta", "isotonic", "histogram", "venn_abers", "vector", "matrix", "dirichlet", or an
         instance with options, which is not changed.
-        Parameters of an instance are found in a grid as ``method__...``.
+        In a grid, parameters of an instance are named ``method__...``.
     cv : int, cross-validation generator, iterable or "prefit", optional
-        As in scikit-learn; default 5 folds that keep the classes' frequencies.
+        As in scikit-learn; default 5 stratified folds.
     ensemble : bool
-        Keep a classifier and a recalibration for each fold and average what they predict, in place of one of all
-        samples. Averages of calibrated predictions are under-confident if these differ.
+        Keep a classifier and a recalibrator for each fold, and average their predictions. Averages of calibrated
+        predictions that differ are under-confident.
     n_jobs : int, optional
-        Folds at once, as in scikit-learn.
+        Number of parallel jobs, as in scikit-learn.
 
     Attributes
     ----------
     classes_ : ndarray, shape (m,)
-        Labels, in the order of the columns that are predicted.
+        Labels, in the order of the predicted columns.
     pairs_ : list
         Fitted ``estimator`` and ``recalibrator``; one pair, or one for each fold.
     n_features_in_, feature_names_in_
-        Of the classifier, where it has them.
+        Attributes of the classifier, if it has them.
 
     Warns
     -----
     UserWarning
-        By `fit`, if there are sample weights that the classifier does not take.
+        By `fit`, if the classifier does not take the sample weights.
 
     See Also
     --------
-    ProbabilityRecalibrator : For probabilities that were predicted elsewhere.
+    ProbabilityRecalibrator : For existing predictions.
     sklearn.calibration.CalibratedClassifierCV : With scikit-learn's own methods.
 
     Notes
     -----
-    The recalibration sees classifiers that were fitted to fewer samples than the one it is then used with. Time: that
-    of k + 1 fits of the classifier for k folds, or of k.
+    The recalibrator is fitted to predictions of classifiers with fewer training samples than the final one. Time: k + 1
+    fits of the classifier for k folds, or k with `ensemble`.
 
     Examples
     --------
@@ -123,18 +123,18 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> RecalibratedClassifier:
-        """Fit classifier and recalibration.
+        """Fit classifier and recalibrator.
 
         Parameters
         ----------
         X : array_like or sparse matrix, shape (n, features)
-            As the classifier takes it.
+            Features for the classifier.
         y : array_like, shape (n,)
             Labels.
         sample_weight : array_like, shape (n,), optional
-            Non-negative weights, of both fits.
+            Non-negative weights for both fits.
         **fit_params
-            For the ``fit`` of the classifier; ``groups`` for the splitter, and others with metadata routing.
+            Passed to ``fit`` of the classifier; ``groups`` to the splitter; others by metadata routing.
 
         Returns
         -------
@@ -144,9 +144,9 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
         Raises
         ------
         TypeError, ValueError
-            As the classifier and the method; if a class has fewer samples than there are folds.
+            As the classifier and the method; if a class has fewer samples than folds.
         NotFittedError
-            If the classifier should have been fitted already.
+            If a prefit classifier is not fitted.
         """
         make_recalibrator(self.method)
         y = check_labels(y)
@@ -170,7 +170,7 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
 
     @property
     def is_prefit(self) -> bool:
-        """Whether the classifier is kept as it is."""
+        """Whether the classifier is fitted already."""
         return isinstance(self.estimator, FrozenEstimator) or (isinstance(self.cv, str) and self.cv == "prefit")
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -179,7 +179,7 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
         Parameters
         ----------
         X : array_like or sparse matrix, shape (n, features)
-            As the classifier takes it.
+            Features for the classifier.
 
         Returns
         -------
@@ -257,12 +257,12 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
         return fit_params, of_splitter
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Say where metadata of `fit` go: to itself, to the classifier, to the splitter.
+        """Return where metadata of `fit` are routed: to itself, the classifier and the splitter.
 
         Returns
         -------
         MetadataRouter
-            As scikit-learn asks for it.
+            For scikit-learn.
         """
         fit = MethodMapping()
         return (
@@ -287,7 +287,7 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
 def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray, bool]:
     """Return predictions of all classes, shape (n, m), and whether they are logits.
 
-    Classes that the estimator did not see have the probability 0.
+    Classes that the estimator has not seen have probability 0.
     """
     are_logits = not hasattr(estimator, "predict_proba")
     if are_logits and not hasattr(estimator, "decision_function"):
@@ -322,7 +322,7 @@ def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray
 def _fit_fold(
     estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, fit_params: dict[str, Any], classes: np.ndarray
 ) -> tuple[Any, np.ndarray, bool]:
-    """Fit a classifier to the training part, and predict the other."""
+    """Fit a classifier to the training samples, and predict the test samples."""
     params = _check_method_params(X, fit_params, indices=train)
     fitted = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **params)
     return fitted, *predictions(fitted, _safe_indexing(X, test), classes)

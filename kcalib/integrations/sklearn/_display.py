@@ -1,7 +1,7 @@
-"""Reliability diagrams as a display of scikit-learn: of predictions, of estimators, of several models in one picture.
+"""Reliability diagrams as a scikit-learn display, for predictions, estimators, and several models in one picture.
 
-The diagrams are those of `kcalib.reliability`, drawn by `kcalib.report.diagrams`. As all displays do there, this one
-asks pyplot for a figure where no axes are given.
+`kcalib.reliability` computes the diagrams, `kcalib.report.diagrams` draws them. Like all displays, it uses a figure of
+pyplot if no axes are given.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from kcalib.report import diagrams as drawing
 
 __all__ = ["ReliabilityDisplay"]
 
-# Okabe and Ito's colours, distinct with every kind of colour vision; on dark paper the light ones come first.
+# Colours of Okabe and Ito, distinct for all kinds of colour vision; on dark paper the light ones come first.
 DEEP, BRIGHT = (drawing.CALIBRATED, drawing.MISCALIBRATED), (drawing.CALIBRATED_ON_DARK, drawing.MISCALIBRATED_ON_DARK)
 BETWEEN = ("#009E73", "#CC79A7")
 COLORS, COLORS_ON_DARK = (*DEEP, *BETWEEN, *BRIGHT[::-1], "0.35"), (*BRIGHT, *BETWEEN, *DEEP[::-1], "0.65")
 MODEL = "model"
-NOT_OPTIONS = {"y_true", "y_pred", "lens", "classes"}  # of `reliability`, which the methods name themselves
+NOT_OPTIONS = {"y_true", "y_pred", "lens", "classes"}  # parameters of `reliability` that the methods have themselves
 
 
 class ReliabilityDisplay:
-    """Reliability diagrams with their bands, as a display of scikit-learn.
+    """Reliability diagrams with bands, as a scikit-learn display.
 
-    Made by `from_estimator` or `from_predictions`.
+    Use `from_estimator` or `from_predictions` to create it.
 
     Parameters
     ----------
     diagrams : dict of str to ReliabilityDiagram
-        A diagram for each model, by its name, all of one lens.
+        A diagram for each model by name, all with the same lens.
     pos_label : int, float, bool or str, optional
         The class whose probability is shown; None for the confidence of the predicted class.
     evaluations : dict of str to Evaluation, optional
-        What `kcalib.evaluate` says of the models, or of some: ECE and verdict stand in the legend.
+        Results of `kcalib.evaluate` for some or all models: ECE and verdict are shown in the legend.
 
     Attributes
     ----------
     ax_ : matplotlib.axes.Axes
         The axes of the diagrams.
     histogram_ax_ : matplotlib.axes.Axes or None
-        Those of the histogram of predictions below.
+        The axes of the histogram of predictions below.
     figure_ : matplotlib.figure.Figure
-        Their figure.
+        The figure.
     line_ : list of matplotlib.lines.Line2D
-        What stands for each model in the legend.
+        The line of each model in the legend.
 
     See Also
     --------
     kcalib.reliability : The numbers.
-    sklearn.calibration.CalibrationDisplay : Without bands, of binary problems.
+    sklearn.calibration.CalibrationDisplay : Without bands, for binary problems.
 
     Examples
     --------
@@ -108,29 +108,29 @@ class ReliabilityDisplay:
         Parameters
         ----------
         estimator : classifier, or dict of str to classifier
-            With ``predict_proba``; several by their names.
+            One or several named classifiers with ``predict_proba``.
         X : array_like, shape (n, features)
-            As the classifiers take it.
+            Features for the classifiers.
         y : array_like, shape (n,)
             Labels.
         pos_label : int, float, bool or str, optional
-            Of a binary problem the class whose probability is shown. Default: the second of ``classes_``.
+            The class whose probability is shown, for binary problems. Default: the second of ``classes_``.
         lens : Lens, optional
-            What is shown instead, as in `kcalib.reliability`.
+            Another event to show, as in `kcalib.reliability`.
         name, **options
-            As in `from_predictions`; `name` is that of the estimator's class by default.
+            As in `from_predictions`; default for `name`: the class name of the estimator.
 
         Returns
         -------
         ReliabilityDisplay
-            Drawn.
+            The display, drawn.
 
         Raises
         ------
         TypeError, ValueError
-            As `from_predictions`; if the classifiers do not have the same classes, or no ``predict_proba``.
+            As `from_predictions`; if classifiers have different classes, or no ``predict_proba``.
         NotFittedError
-            If one is not fitted.
+            If a classifier is not fitted.
         """
         several = isinstance(estimator, Mapping)
         if isinstance(estimator, (list, tuple)):
@@ -192,38 +192,38 @@ class ReliabilityDisplay:
         y_true : array_like, shape (n,)
             Labels.
         y_pred : array_like, shape (n, m) or (n,), or dict of str to these
-            Probabilities of the classes, or of the positive class; those of several models by their names.
+            Probabilities of the classes, or of the positive class; several models by name.
         pos_label : int, float, bool or str, optional
-            Of a binary problem the class whose probability is shown, which is that in a single column. Default: the
-            second class.
+            The class whose probability is shown, for binary problems; a single column holds its probability. Default:
+            the second class.
         lens : Lens, optional
-            As in `kcalib.reliability`. Default: of binary problems the probability of the positive class, of others
+            As in `kcalib.reliability`. Default: the probability of the positive class for binary problems, otherwise
             ``kcalib.lenses.TopLabel()``.
         classes : array_like, shape (m,), optional
             The label of each column. Default: as in `kcalib.skce`.
         evaluation : kcalib.Evaluation, or dict of str to Evaluation, optional
-            What `kcalib.evaluate` says of these predictions, by the names of the models where there are several.
+            Results of `kcalib.evaluate` for these predictions, by name if there are several models.
         name : str, optional
-            Of the model, for the legend; "model" by default. Not with several.
+            Name of a single model for the legend; default "model".
         ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure of pyplot by default. The axes of another display get one model more.
+            Axes to draw on; default: a new figure of pyplot. Axes of another display get further models.
         histogram : bool, optional
-            Put the histogram of the predictions below. Default: in a new figure.
+            Draw the histogram of the predictions below. Default: only in a new figure.
         **options
-            Of `kcalib.reliability`: ``n_bins``, ``binning``, ``sample_weight``, ``from_logits``, ...
+            Options of `kcalib.reliability`: ``n_bins``, ``binning``, ``sample_weight``, ``from_logits``, ...
 
         Returns
         -------
         ReliabilityDisplay
-            Drawn.
+            The display, drawn.
 
         Raises
         ------
         ImportError
             If matplotlib is missing.
         TypeError, ValueError
-            As `kcalib.reliability`; if `pos_label` is no class of a binary problem; if `name` is given for several
-            models; if an evaluation is of other samples or of another lens.
+            As `kcalib.reliability`; if `pos_label` is not a class of a binary problem; if `name` is given for several
+            models; if an evaluation has other samples or another lens.
         """
         drawing.require_matplotlib()
         several = isinstance(y_pred, Mapping)
@@ -255,7 +255,7 @@ class ReliabilityDisplay:
         ax, histogram
             As in `from_predictions`.
         name : str, optional
-            In the legend, if there is one model.
+            Name of a single model in the legend.
 
         Returns
         -------
@@ -339,7 +339,7 @@ def _default_lens(p: Any) -> Lens:
 def _of_class(
     pos_label: Any, y_true: Any, models: dict[str, Any], classes: Any, lens: Lens | None, are_logits: bool
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return whether each sample is of the class, and the probabilities that it is, or their log-odds."""
+    """Return whether each sample is in the class, and the probabilities or log-odds of the class."""
     labels, y_true = y_true, np.asarray(y_true)
     class_labels = np.unique(y_true) if classes is None else np.asarray(classes)
     if lens is not None:

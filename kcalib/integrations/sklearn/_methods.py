@@ -1,4 +1,4 @@
-"""Recalibration methods by name, and labels as the methods know them. Both estimators of this package begin here."""
+"""Recalibration methods by name, and checks of labels, for both estimators of this package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METHODS: dict[str, type[Recalibrator]] = {
 
 
 class RecalibratorMixin:
-    """Labels from the recalibrated probabilities of an estimator."""
+    """Prediction of labels from recalibrated probabilities."""
 
     def predict(self, X: Any) -> np.ndarray:
         """Predict the most probable class.
@@ -46,7 +46,7 @@ class RecalibratorMixin:
 
 
 def make_recalibrator(method: Any) -> Recalibrator:
-    """Return a new recalibrator that is not fitted, by its name or as a clone."""
+    """Return an unfitted recalibrator by name, or a clone."""
     if isinstance(method, Recalibrator):
         return method.clone()
     if not isinstance(method, str):
@@ -60,7 +60,7 @@ def make_recalibrator(method: Any) -> Recalibrator:
 
 
 def check_labels(y: Any) -> np.ndarray:
-    """Check labels of classes, and return them with shape (n,)."""
+    """Check class labels, and return them with shape (n,)."""
     if y is None:
         raise ValueError("this estimator requires y to be passed, but the target y is None")
     y = column_or_1d(y, warn=True)
@@ -71,13 +71,13 @@ def check_labels(y: Any) -> np.ndarray:
 def fit_recalibrator(
     method: Any, p: Any, encoded: np.ndarray, sample_weight: Any, from_logits: bool = False
 ) -> Recalibrator:
-    """Fit a recalibrator to predictions of all classes, shape (n, m), and labels 0..m-1."""
+    """Fit a recalibrator to predictions, shape (n, m), and labels 0..m-1."""
     recalibrator = make_recalibrator(method)
     return recalibrator.fit(encoded, p, sample_weight=sample_weight, from_logits=from_logits)
 
 
 def two_columns(p: np.ndarray, from_logits: bool) -> np.ndarray:
-    """Return predictions of both classes for those of the second alone, shape (n,) or (n, 1)."""
+    """Return predictions of both classes, given predictions of the second class, shape (n,) or (n, 1)."""
     if p.ndim == 2 and p.shape[1] > 1:
         return p
     second = p.reshape(-1)

@@ -1,4 +1,4 @@
-"""Recalibration of probabilities that are there already, as an estimator whose features are these."""
+"""Recalibration of existing probabilities, as an estimator whose features are probabilities."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["ProbabilityRecalibrator"]
 class ProbabilityRecalibrator(RecalibratorMixin, ClassifierMixin, BaseEstimator):
     """Recalibration of predicted probabilities, as a classifier whose features are the predictions.
 
-    For predictions that a model has made, here or elsewhere, and as the last step of a ``Pipeline`` after a transformer
-    that predicts. A classifier of scikit-learn and its recalibration in one are a `RecalibratedClassifier`.
+    For predictions of any model, and as the last step of a ``Pipeline`` after a transformer that predicts. To
+    recalibrate a classifier of scikit-learn, use `RecalibratedClassifier`.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class ProbabilityRecalibrator(RecalibratorMixin, ClassifierMixin, BaseEstimator)
     from_logits : bool
         The features are logits.
     classes : array_like, shape (m,), optional
-        The label of each column. Default: the sorted labels of the fit, as of ``predict_proba``.
+        The label of each column. Default: the sorted labels of the fit, as in ``predict_proba``.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class ProbabilityRecalibrator(RecalibratorMixin, ClassifierMixin, BaseEstimator)
     recalibrator_ : kcalib.recalibration.Recalibrator
         The fitted method, with its own attributes.
     n_features_in_ : int
-        Columns.
+        Number of columns.
 
     See Also
     --------
@@ -62,7 +62,7 @@ class ProbabilityRecalibrator(RecalibratorMixin, ClassifierMixin, BaseEstimator)
         self.classes = classes
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ProbabilityRecalibrator:
-        """Fit the method to labelled predictions, which should not be those of the model's training.
+        """Fit the method to labelled predictions, for other samples than those the model was trained on.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class ProbabilityRecalibrator(RecalibratorMixin, ClassifierMixin, BaseEstimator)
         Raises
         ------
         TypeError, ValueError
-            If `X` holds no probabilities, or not one column for each class; if a parameter is wrong.
+            If `X` does not hold probabilities with a column for each class; if a parameter is wrong.
         """
         raw, X = X, self._predictions(X, reset=True)
         y = check_labels(y)

@@ -1,8 +1,8 @@
-"""Scorers: a measure of kcalib as what scikit-learn's `scoring=` takes.
+"""Scorers: measures of kcalib for `scoring=` of scikit-learn.
 
-`make_scorer` does not tell its function the classes of the estimator, which a fold without one of the labels does not
-have. `CalibrationScorer` does, and derives from the base of scikit-learn's own scorers for what these offer: several
-scorers share one prediction, and sample weights are routed.
+`make_scorer` does not pass the classes of the estimator, which a fold may not have. `CalibrationScorer` does. It
+derives from the base class of scikit-learn's scorers, so that several scorers share predictions and sample weights are
+routed.
 """
 
 from __future__ import annotations
@@ -21,60 +21,61 @@ __all__ = ["scorer", "scorer_names"]
 
 
 def scorer_names() -> list[str]:
-    """Return the names that `scorer` takes.
+    """Return the names of scorers.
 
     Returns
     -------
     list of str
-        Each is a function of kcalib.
+        Names of functions of kcalib.
     """
     return list(MEASURES)
 
 
 def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **options: Any) -> Any:
-    """Make a scorer of scikit-learn from a measure of calibration or a proper score.
+    """Return a scorer for scikit-learn, for a measure of calibration or a proper score.
 
-    Greater is better, as everywhere there: scores are minus the error, but for "calibration_test", whose score is the
-    p-value. That tells whether a model is calibrated; to choose among models take an error or a proper score, since the
-    model of the largest p-value may be the one of which the test sees least.
+    Greater is better: the score is the negative error, or the p-value for "calibration_test". Choose among models by an
+    error or a proper score, not by the p-value: the model with the largest p-value may be the one for which the test
+    has the least power.
 
     Parameters
     ----------
     name : str
         One of `scorer_names`: "skce", "ckce", "ucme", "squared_calibration_error", "kde_calibration_error",
         "top_label_ece", "class_wise_ece", "canonical_ece", "debiased_ece", "mmce", "smooth_ece", "brier_score",
-        "log_loss", "calibration_test"; of predicted distributions "skce", "ckce", "ucme", "calibration_test", "crps",
+        "log_loss", "calibration_test"; for predicted distributions "skce", "ckce", "ucme", "calibration_test", "crps",
         "log_score", "pinball_loss", and the error of "quantile_calibration".
     response : callable, optional
-        What the estimator predicts: ``response(estimator, X)`` gives class probabilities, or one of
-        `kcalib.distributions`. Default: ``estimator.predict_proba(X)`` of classifiers, whose columns are the
-        estimator's ``classes_``; of regressors the normal distributions of ``estimator.predict(X, return_std=True)``,
-        as Gaussian processes and Bayesian linear models have them.
+        Function with ``response(estimator, X)`` that returns class probabilities or predicted distributions of
+        `kcalib.distributions`. Default: for classifiers ``estimator.predict_proba(X)`` with columns ``classes_``; for
+        regressors the normal distributions of ``estimator.predict(X, return_std=True)``, which Gaussian processes and
+        Bayesian linear models have.
     **options
-        Of the function, such as ``n_bins=10`` or a `lens`.
+        Options of the function, such as ``n_bins=10`` or a `lens`.
 
     Returns
     -------
     scorer
         A callable with the arguments ``(estimator, X, y)``, for ``cross_val_score``, ``cross_validate``,
-        ``GridSearchCV`` and the like. With metadata routing ``set_score_request(sample_weight=True)`` asks for
-        sample weights; without it newer versions weight the scores of a search by ``fit(X, y, sample_weight=...)``.
+        ``GridSearchCV`` and the like. With metadata routing, ``set_score_request(sample_weight=True)`` requests
+        sample weights. Without it, newer versions of scikit-learn weight the scores of a search by
+        ``fit(X, y, sample_weight=...)``.
 
     Raises
     ------
     TypeError
-        If `name` is no string or `response` no function; for an option that the function does not have; by
-        ``set_score_request`` and the scorer, for sample weights that the function does not take; by the scorer, if the
+        If `name` is not a string or `response` not callable; for an option that the function does not have; by
+        ``set_score_request`` and the scorer, for sample weights if the function has none; by the scorer, if the
         estimator predicts neither probabilities nor distributions.
     ValueError
-        For another name; by the scorer, as the function.
+        For an unknown name; by the scorer, as the function.
     NotFittedError
         By the scorer, if the estimator is not fitted.
 
     Notes
     -----
-    Kernels have their bandwidth from the predictions, so that the scores "skce", "ckce" and "ucme" of two models are
-    distances by different scales. Pass a kernel with a bandwidth to compare models by them, or use `kcalib.compare`.
+    By default the bandwidth of kernels depends on the predictions, so that "skce", "ckce" and "ucme" of two models have
+    different scales. To compare models, pass a kernel with a bandwidth, or use `kcalib.compare`.
 
     Examples
     --------
@@ -106,7 +107,7 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
 
 
 class CalibrationScorer(_BaseScorer):
-    """A scorer with the classes of the estimator, and with sample weights where the measure has them."""
+    """A scorer that passes the classes of the estimator, and sample weights if the measure takes them."""
 
     def __init__(self, name: str, response: Callable[[Any, Any], Any] | None, options: dict[str, Any]) -> None:
         measure = MEASURES[name]
@@ -118,7 +119,7 @@ class CalibrationScorer(_BaseScorer):
         return f"scorer({', '.join([repr(self._name), *(f'{name}={value!r}' for name, value in options.items())])})"
 
     def set_score_request(self, **kwargs: Any) -> CalibrationScorer:
-        """Request metadata, as of scikit-learn's own scorers; refuse weights that the function does not take.
+        """Request metadata, as for scorers of scikit-learn; refuse sample weights if the function has none.
 
         Parameters
         ----------
@@ -133,7 +134,7 @@ class CalibrationScorer(_BaseScorer):
         Raises
         ------
         TypeError
-            If weights are asked for, and the function takes none.
+            If weights are requested, but the function takes none.
         """
         if kwargs.get("sample_weight"):
             self._check_takes_weights()
@@ -158,7 +159,7 @@ class CalibrationScorer(_BaseScorer):
                 f"{self._name} is of predicted distributions, but {type(estimator).__name__} predicts class "
                 "probabilities; use 'brier_score' or 'log_loss'"
             )
-        classes = getattr(estimator, "classes_", None)  # what has a response need not have any
+        classes = getattr(estimator, "classes_", None)  # with `response` there may be none
         return self._sign * measure(y_true, y_pred, classes=classes, **options)
 
     def _predict(self, method_caller: Any, estimator: Any, X: Any) -> Any:
@@ -183,4 +184,4 @@ class CalibrationScorer(_BaseScorer):
             check_is_fitted(estimator)
         elif len(estimator.classes_) > 2:
             return method_caller(estimator, "predict_proba", X)
-        return estimator.predict_proba(X)  # the caller would leave one column of two, and the other lose digits
+        return estimator.predict_proba(X)  # the caller returns one of two columns

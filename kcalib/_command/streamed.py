@@ -82,7 +82,7 @@ def reads_in_chunks(files: Sequence[Job], arguments: argparse.Namespace, unable:
     if size <= STREAMED_FROM or unable is not None:
         return False
     names = ", ".join(job.file for job in files)
-    report(f"{names}: {format_size(size)} are read in pieces, as --stream says; --no-stream reads them at once")
+    report(f"{names}: {format_size(size)} are read in chunks; --no-stream reads them at once")
     return True
 
 
@@ -147,7 +147,7 @@ def add_rows(state: State, samples: Source | Mapping[str, Source], arguments: ar
             raise
         raise FileError(f"--checkpoint {checkpoint}: {error.strerror}") from None
     if not state.n_samples:
-        raise FileError("holds no samples, expected at least one row")
+        raise FileError("there are no rows, expected one for each sample")
     return state
 
 

@@ -1,5 +1,5 @@
-"""From what users pass to checked data: every check on labels, predictions and targets, and every message.
+"""From what users pass to checked data: every check of labels, predictions and targets, and every message.
 
-`labels.prepare` gives a `Classification`; `forecasts.prepare`, which public functions call, also takes predicted
-distributions, and gives a `Forecasts` for them. Nothing behind this room checks again.
+`labels.prepare` returns a `Classification`. Public functions call `forecasts.prepare`, which also takes predicted
+distributions and then returns a `Forecasts`. Nothing after these functions checks again.
 """

@@ -1,7 +1,7 @@
-"""Checks of arrays of numbers that users pass, whatever they mean: finite points, weights, the dtype of the arithmetic.
+"""Checks of numeric arrays: finite points, weights, and the dtype of the arithmetic.
 
-`reject` finds the first entry that breaks a rule and says so. Called by `_input.labels`, `_input.forecasts`, and by the
-families of `kcalib.distributions` for their parameters.
+`reject` reports the first entry that breaks a rule. `_input.labels`, `_input.forecasts` and the families of
+`kcalib.distributions` use these checks.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.options import show_number
 
 DTYPES = ("float64", "float32")
-LARGEST_POINT = 1e15  # entry, as of targets: squares of distances do not overflow
+LARGEST_POINT = 1e15  # largest entry: squares of distances do not overflow
 
 
 def is_column(array: Array) -> bool:
-    """Whether there is one number a row, shape (n,) or (n, 1)."""
+    """Return whether there is one number per row, shape (n,) or (n, 1)."""
     return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
 
 
 class ShownFloat(float):
-    """A number whose text says that it is not the limit next to it."""
+    """A float whose text differs from the limit next to it."""
 
     def __str__(self) -> str:
         return show_number(self)
@@ -43,7 +43,7 @@ def reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None
 
 
 def check_points(points: Array, name: str) -> Array:
-    """Check finite numbers of shape (n, m); as float64 where the library has it."""
+    """Check finite numbers of shape (n, m), and return them as float64 if the library has it."""
     if arrays.kind_of(points) not in "biuf":
         raise TypeError(f"`{name}` has dtype {points.dtype}, expected numbers")
     if points.ndim != 2 or points.shape[1] == 0:
@@ -64,12 +64,14 @@ def check_points(points: Array, name: str) -> Array:
 
 
 def finite_weights(sample_weight: Any, n: int, reference: Array) -> Array:
-    """Check finite weights >= 0 of a part of the samples, which may all be 0."""
+    """Check finite weights >= 0 of a part of the samples; all may be 0."""
     weights = arrays.as_array(sample_weight, "sample_weight")
     if arrays.kind_of(weights) not in "biuf":
         raise TypeError(f"`sample_weight` has dtype {weights.dtype}, expected numbers")
     if tuple(weights.shape) != (n,):
-        raise ValueError(f"`sample_weight` has shape {tuple(weights.shape)}, expected ({n},): one weight a sample")
+        raise ValueError(
+            f"`sample_weight` has shape {tuple(weights.shape)}, expected ({n},): one weight for each sample"
+        )
     weights = arrays.asarray_like(weights, reference)
     xp = arrays.namespace(weights)
     weights = arrays.cast(xp, weights, "float64")
@@ -87,8 +89,7 @@ def weights_of(sample_weight: Any, n: int, reference: Array) -> Array:
     highest = float(arrays.namespace(weights).max(weights))
     if not 1e-15 < highest < 1e15:  # products of two must neither vanish nor overflow in float32
         raise ValueError(
-            f"the largest `sample_weight` is {show_number(highest)}, expected one between 1e-15 and 1e15; rescale the "
-            "weights"
+            f"the largest `sample_weight` is {show_number(highest)}, expected 1e-15 to 1e15; rescale the weights"
         )
     return weights
 

@@ -1,6 +1,6 @@
-"""The classes of a problem: `Classes` says which column of probabilities is which, and who said so.
+"""The classes of a problem: `Classes` holds the class of each column of probabilities, and where it comes from.
 
-`choose_classes` makes them of names of columns, categories of labels, or the labels themselves.
+`choose_classes` determines them from names of columns, categories of labels, or the labels.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class Classes:
     """The names of the classes in the order of the columns."""
 
     names: tuple[Any, ...]
-    # What says so: "position", "sorted labels", "classes=", "columns" or "categories".
+    # Where they come from: "position", "sorted labels", "classes=", "columns" or "categories".
     origin: str = field(default="classes=", compare=False)
 
     @classmethod
     def by_position(cls, m: int) -> Classes:
-        """Return the classes 0..m-1 of columns about which nothing is known."""
+        """Return the classes 0..m-1 of columns without names."""
         return cls(tuple(range(m)), POSITION)
 
     @property
     def is_known(self) -> bool:
-        """Whether the user or the data say which column is which; positions and sorted labels are conventions."""
+        """Whether the user or the data name the columns; positions and sorted labels are conventions."""
         return self.origin not in (POSITION, SORTED_LABELS)
 
     def permutation_of(self, other: Classes) -> tuple[int, ...]:
-        """Return the column of `other` that each column here is, by name; a ValueError where the names differ."""
+        """Return for each column its place in `other`, by name; a ValueError if the names differ."""
         places = places_of(self.names, other.names)
         if places is None or len(self.names) != len(other.names):
             raise ValueError(f"the columns are the classes {self}, expected {other}; name the same classes")
@@ -49,7 +49,7 @@ class Classes:
 
 
 def places_of(names: Iterable[Any], others: Sequence[Any]) -> tuple[int, ...] | None:
-    """Return the place of each name among other names, however these are written; None where one is missing."""
+    """Return the place of each name among other names, for any spelling; None if one is missing."""
     keys: list[Any] = [key_of(name) for name in others]
     if len(set(keys)) < len(keys):  # "1" and 1 are two names
         names, keys = [(type(name), name) for name in names], [(type(name), name) for name in others]
@@ -60,7 +60,7 @@ def places_of(names: Iterable[Any], others: Sequence[Any]) -> tuple[int, ...] | 
 
 
 def key_of(name: Any) -> str:
-    """Return a text that is the same for 1, 1.0, "1", "1.0", True and "true"."""
+    """Return a key that is equal for 1, 1.0, "1", "1.0", True and "true"."""
     text = str(name)
     if text.lower() in ("true", "false"):
         return str(int(text.lower() == "true"))
@@ -76,10 +76,10 @@ def format_names(names: Iterable[Any]) -> str:
 def choose_classes(
     labels: np.ndarray, m: int, columns: Sequence[Any], categories: Categories | None, names: tuple[str, str]
 ) -> Classes:
-    """Return the classes of m columns, without `classes=`, from the distinct labels in ascending order.
+    """Return the classes of m columns without `classes=`, given the sorted distinct labels.
 
-    `columns` are the names of m columns, or of the only one, the probability of the second class; `categories` the
-    classes that the labels declare, and `names` what messages call labels and predictions.
+    `columns` are the names of m columns, or of the single column of the second class. `categories` are the classes that
+    the labels declare. `names` are the names of labels and predictions in messages.
     """
     classes = None
     if len(columns) == 1:
@@ -102,7 +102,7 @@ def choose_classes(
 def match_one_hot(
     one_hot: Sequence[Any], columns: Sequence[Any], m: int, names: tuple[str, str]
 ) -> tuple[Classes, tuple[int, ...]]:
-    """Return the classes of the columns, and the column that is each column of one-hot labels, by name if both have."""
+    """Return the classes, and for each column of one-hot labels its class, by name if both have names."""
     for written in strip_names(columns) if len(columns) == len(one_hot) == m else ():
         for other in strip_names(one_hot):
             places = places_of(other, written)
@@ -125,7 +125,7 @@ def check_names(columns: Sequence[Any], classes: Classes, name: str) -> None:
     order = format_names(classes.names[k] for k in places)
     if len(columns) == 1:
         raise ValueError(
-            f"`{name}` is a column that is called {columns[0]!r}, but with classes={classes} it holds the "
+            f"`{name}` is a column named {columns[0]!r}, but with classes={classes} it holds the "
             f"probabilities of {classes.names[1]!r}; pass classes={order}, or {name}.to_numpy()"
         )
     raise ValueError(
@@ -135,7 +135,7 @@ def check_names(columns: Sequence[Any], classes: Classes, name: str) -> None:
 
 
 def match_names(columns: Sequence[Any], classes: Sequence[Any], name: str) -> tuple[int, ...] | None:
-    """Return the class of each column, of a single one (1, 0) if it is the first's; None where names do not say it."""
+    """Return the class of each column by its name; None if the names do not tell."""
     if len(columns) == 1 and len(classes) == 2:
         first, second = (is_named_after(columns[0], label) for label in classes)
         if first and not second:
@@ -149,9 +149,9 @@ def match_names(columns: Sequence[Any], classes: Sequence[Any], name: str) -> tu
 
 
 def match_columns(columns: Sequence[Any], known: Sequence[Any], classes: Sequence[Any]) -> tuple[int, ...] | None:
-    """Return the class of each column, by the names that columns had before, or by those of the classes.
+    """Return the class of each column, by the names of columns in the fit, or by the names of the classes.
 
-    None where the names say nothing; a ValueError where they contradict the classes.
+    None if the names do not tell; a ValueError if they contradict the classes.
     """
     if columns == known:
         return None
@@ -170,18 +170,17 @@ def match_columns(columns: Sequence[Any], known: Sequence[Any], classes: Sequenc
 
 
 def _check_not_zero(column: Any, classes: Sequence[Any], name: str) -> None:
-    if column == 0 and not isinstance(column, (str, bool)):  # pandas calls columns so, if nobody does
+    if column == 0 and not isinstance(column, (str, bool)):  # the default name of pandas
         raise ValueError(
-            f"`{name}` is a column that is called 0, which may be the number of the column or the class; pass "
-            f"{name}.to_numpy() if it holds the probabilities of {classes[1]!r}, or that of 1 - {name} if those "
-            f"of {classes[0]!r}"
+            f"`{name}` is a column named 0, which may be the default name or the class; pass {name}.to_numpy() if it "
+            f"holds the probabilities of {classes[1]!r}, or (1 - {name}).to_numpy() if it holds those of {classes[0]!r}"
         )
 
 
 def _silent_columns(columns: Sequence[Any], labels: str, order: Iterable[Any], names: tuple[str, str]) -> ValueError:
     classes = list(order)
     return ValueError(
-        f"`{names[1]}` has the columns {format_names(columns)}, which do not say which of the {labels} each is, and "
+        f"`{names[1]}` has the columns {format_names(columns)}, which are not named after the {labels}, and "
         "are not in ascending order; pass classes= with the label of each column: classes="
         f"{classes if len(classes) <= SHOWN else '...'} if they are in this order"
     )
@@ -190,7 +189,7 @@ def _silent_columns(columns: Sequence[Any], labels: str, order: Iterable[Any], n
 def _of_columns(
     columns: Sequence[Any], labels: np.ndarray, categories: Categories | None, names: tuple[str, str]
 ) -> Classes | None:
-    """Return the classes that columns are named after; None where the names say nothing of the labels."""
+    """Return the classes that columns are named after; None if the names are unrelated to the labels."""
     values = labels.tolist() if categories is None else [*labels.tolist(), *categories.names]
     is_text = labels.dtype.kind == "U"
     known: dict[str, Any] = {key_of(value): value for value in values}
@@ -235,7 +234,7 @@ def _of_single_column(
 
 
 def is_named_after(column: Any, label: Any) -> bool:
-    """Return whether a column is called as a class, after a prefix such as "prob_" where it has one."""
+    """Return whether a column is named after a class, possibly with a prefix such as "prob_"."""
     text, key = str(column), key_of(label)
     if key_of(column) == key:
         return True
@@ -245,13 +244,13 @@ def is_named_after(column: Any, label: Any) -> bool:
 
 
 def strip_prefix(column: str) -> str:
-    """Return what is left of a name after a prefix of probabilities; an empty text where there is none."""
+    """Return the name of a column without a prefix of probabilities; an empty text if it has none."""
     starts = [len(start) for start in CLASS_PREFIXES if column.lower().startswith(start)]
     return column[max(starts, default=len(column)) :].lstrip("_.")
 
 
 def _of_categories(categories: Categories, labels: np.ndarray, m: int, names: tuple[str, str]) -> Classes | None:
-    """Return declared classes, also unused ones, in their order where they are as many as columns, or ordered."""
+    """Return the declared classes, also unused ones, if they are ordered or as many as columns."""
     declared = tuple(categories.names)
     if len(declared) != m:
         declared = tuple(name for name in declared if name in labels.tolist())
@@ -266,8 +265,8 @@ def _of_categories(categories: Categories, labels: np.ndarray, m: int, names: tu
 
 
 def strip_names(columns: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield the names of columns, and what is left of them without what they begin or end with in common."""
-    if all(isinstance(name, tuple) for name in columns):  # of several levels, the one that tells columns apart
+    """Yield the names of columns, and the names without common beginnings and ends."""
+    if all(isinstance(name, tuple) for name in columns):  # of several levels, the one that differs
         levels = [list(level) for level in zip(*columns, strict=True) if len(set(level)) > 1]
         columns = levels[0] if len(levels) == 1 else ["_".join(map(str, name)) for name in columns]
     yield list(columns)
@@ -292,7 +291,7 @@ def _begin_numbers(start: str, i: int, texts: Sequence[str]) -> bool:
 
 
 def is_ascending(columns: Sequence[Any]) -> bool:
-    """Return whether names, or the numbers in which they differ, are in the order that encoders of labels give."""
+    """Return whether names, or the numbers in them, are in the order that label encoders use."""
     for written in strip_names(columns):
         if all(is_number(key_of(name)) for name in written):
             numbers = [float(key_of(name)) for name in written]
@@ -302,7 +301,7 @@ def is_ascending(columns: Sequence[Any]) -> bool:
 
 
 def float_or_int(key: str) -> float:
-    """Return the number that a name is."""
+    """Return the number in a name."""
     return int(key) if re.fullmatch(r"[+-]?\d+", key, re.ASCII) else float(key)
 
 

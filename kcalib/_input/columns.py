@@ -1,6 +1,6 @@
-"""Which of some named arrays or columns are the predictions, and which the labels: `choose` and `label_name`.
+"""Choose the arrays or columns of predictions and labels by their names.
 
-Sources of all formats (`streaming.sources`) and the command find the same names without an option.
+Sources of all formats (`streaming.sources`) and the command use the same names.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from dataclasses import dataclass, field
 
 from kcalib._backend.options import find_similar
 
-# Names recognised without an option; the first that a file has is used.
+# Names that need no option; the first that a file has is used.
 PROBABILITY_NAMES = ("probs", "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p")
 LOGIT_NAMES = ("logits", "y_logits", "y_logit", "logit")
 CLASS_PREFIXES = ("prob", "proba", "probs", "probabilities", "y_prob", "y_proba", *LOGIT_NAMES, ".pred")  # of a class
 LABEL_NAMES = ("labels", "label", "y_true", "y", "target", "targets", "y_test")
 CLASSES_NAME = "classes"
 
-FAMILY_PREFIXES = (*PROBABILITY_NAMES, ".pred")  # as tidymodels has them, whose `.pred` is a predicted number
-# Suffixes of columns beside those of the classes, which name no class.
+FAMILY_PREFIXES = (*PROBABILITY_NAMES, ".pred")  # of tidymodels, where `.pred` alone is a predicted number
+# Suffixes that name no class.
 OTHER_SUFFIXES = {
     *("adj", "adjusted", "argmax", "class", "conf", "confidence", "correct", "entropy", "int", "label", "lower"),
     *("margin", "max", "mean", "min", "pred", "predicted", "prediction", "res", "std", "sum", "time", "top", "top1"),
     *("upper", "value", "var"),
 }
 
-SEPARATORS = ("_", ".", "")  # between the prefix and the suffix of a family of columns
+SEPARATORS = ("_", ".", "")  # between prefix and suffix
 
 
 class FileError(ValueError):
-    """Why a file holds no predictions. The message leaves naming the file to the caller."""
+    """Why a file holds no predictions; the caller adds the name of the file."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The names that make up the predictions."""
+    """The names of the predictions."""
 
     names: tuple[str, ...]
     logits: bool
@@ -48,14 +48,14 @@ class Columns:
 
     noun: str  # "array" or "column"
     names: tuple[str, ...]
-    holder: str = field(default="the file", kw_only=True)  # what has them, in words
+    holder: str = field(default="the file", kw_only=True)  # its description
 
     def inventory(self) -> str:
         listing = ", ".join(map(repr, self.names[:20])) + (", ..." if len(self.names) > 20 else "")
         return f"{self.holder} has the {self.noun}s {listing}" if self.names else f"{self.holder} has no {self.noun}s"
 
     def meant(self, name: str, *, families: bool = True) -> str:
-        """End the message that a name is missing by the most similar name or prefix of a family of columns."""
+        """Return the end of a message about a missing name: a similar name or prefix of columns."""
         candidates = list(self.names)
         if families and self.noun == "column":
             prefixes = (re.sub(r"[_.]?\d+$", "", column) for column in self.names)
@@ -64,18 +64,18 @@ class Columns:
         return "" if similar is None else f"; did you mean {similar!r}?"
 
     def spelled(self, option: str) -> str:
-        """Return an option as the user writes it, for messages."""
+        """Return an option as the user writes it."""
         if option == "positive":
             return "classes="
         is_own = option in ("probs", "logits", "labels", "classes", "from_logits", "clusters", "missing")
         return f"{option}=" if is_own else f"parameters={{{option!r}: ...}}"
 
     def otherwise(self) -> str:
-        """End the message that no predictions are found."""
+        """Return the end of the message that no predictions are found."""
         return ""
 
     def suggest_file(self, name: str) -> str:
-        """End the message that there is no file of this name."""
+        """Return the end of the message that a file does not exist."""
         return ""
 
 
@@ -104,10 +104,10 @@ def choose(source: Columns, probs: str | None, logits: str | None) -> Choice:
 
 
 def no_such_columns(source: Columns, name: str, option: str) -> FileError:
-    """Return the error for an option that names no array or columns."""
-    families = "" if source.noun != "column" else f" and no columns {name}_0, {name}_1, ..."
+    """Return the error about an option that names no array or column."""
+    families = "" if source.noun != "column" else f" or columns {name}_0, {name}_1, ..."
     return FileError(
-        f"there is no {source.noun} {name!r}{families}, as {source.spelled(option)} says; {source.inventory()}"
+        f"there is no {source.noun} {name!r}{families} for {source.spelled(option)}; {source.inventory()}"
         f"{source.meant(name)}"
     )
 
@@ -119,10 +119,10 @@ def choose_by_names(source: Columns) -> Choice | None:
 
 
 def _match(source: Columns, name: str, logits: bool, *, by_option: bool) -> Choice | None:
-    """Return `name` itself or a family of columns with that prefix.
+    """Return `name`, or several columns with this prefix.
 
-    Without an option a family goes first: a column `prob` beside `prob_0`, `prob_1` or `prob_cat`, `prob_dog` is likely
-    the probability of the predicted class. An option names the family by ``prob_`` or ``prob_*``.
+    Without an option several columns have priority: a column `prob` next to `prob_0`, `prob_1` or `prob_cat`,
+    `prob_dog` is probably the probability of the predicted class. An option selects them by ``prob_`` or ``prob_*``.
     """
     exact = Choice((name,), logits) if name in source.names and (by_option or name != ".pred") else None
     if source.noun != "column":
@@ -136,7 +136,7 @@ def _match(source: Columns, name: str, logits: bool, *, by_option: bool) -> Choi
 
 
 def numbered_family(source: Columns, prefix: str, logits: bool, *, from_zero: bool = True) -> Choice | None:
-    """Return the columns that are numbered, from 0 on without a gap unless the numbers may be classes."""
+    """Return the numbered columns, from 0 on without a gap unless the numbers may be classes."""
     for separator in SEPARATORS:
         start = prefix + separator
         members = [name for name in source.names if name.startswith(start) and _is_number(name[len(start) :])]
@@ -155,7 +155,7 @@ def numbered_family(source: Columns, prefix: str, logits: bool, *, from_zero: bo
                 )
             missing = next((i for i in range(numbers[-1]) if i not in numbers), None)
             gap = "one number occurs twice" if missing is None else f"{start}{missing} is missing"
-            raise FileError(f"{subject} with a gap or twice, expected 0, 1, 2, ...: {gap}")
+            raise FileError(f"{subject}, expected 0, 1, 2, ...: {gap}")
         return Choice(tuple(members), logits)
     return None
 
@@ -179,7 +179,7 @@ def _is_number(suffix: str) -> bool:
 
 
 def label_family(source: Columns, labels: str | None, predictions: Choice) -> tuple[str, ...]:
-    """Return the array or columns with a 0 or 1 for each label, in the order of the predictions."""
+    """Return the array or columns with 0 or 1 for each label, in the order of the predictions."""
     choices = (_match(source, name, False, by_option=False) for name in (LABEL_NAMES if labels is None else (labels,)))
     choice = next((choice for choice in choices if choice is not None), None)
     if choice is None:
@@ -199,9 +199,9 @@ def label_name(source: Columns, labels: str | None) -> str:
     if labels is not None:
         if labels in source.names:
             return labels
-        file = " and no such file" if labels.lower().endswith(".npy") else ""
+        file = " or file" if labels.lower().endswith(".npy") else ""
         raise FileError(
-            f"there is no {source.noun} {labels!r}{file}, as {source.spelled('labels')} says; {source.inventory()}"
+            f"there is no {source.noun}{file} {labels!r} for {source.spelled('labels')}; {source.inventory()}"
             f"{source.meant(labels, families=False)}"
         )
     for name in LABEL_NAMES:

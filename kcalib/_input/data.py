@@ -1,10 +1,8 @@
-"""What all checked data offer, whatever was predicted: estimators, tests, comparison and the command ask for no more.
+"""`Data`: the interface of checked data, for estimators, tests, comparison and the command.
 
-There are two kinds, `_input.labels.Classification` and `_input.forecasts.Forecasts`. A third, say counts of a
-multinomial, or times that may be censored, would be a class with the abstract members of `Data`, which
-`_input.forecasts.prepare` returns. Imports point down, so data know nothing of the rooms above. Where these treat the
-kinds differently beyond what is here, they have a `functools.singledispatch` function: those of `_packing`, which makes
-a pair problem of the data, are the ones to register for, in a file of its own there.
+There are two kinds, `_input.labels.Classification` and `_input.forecasts.Forecasts`. A third kind would implement the
+abstract members, and `_input.forecasts.prepare` would return it. Higher packages that treat the kinds differently use
+`functools.singledispatch` functions; those of `_packing`, which make a pair problem, need an implementation.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from kcalib.lenses import Lens
 
 
 class Data(ABC):
-    """Checked samples, predictions with a target each, in one array library on one device; immutable."""
+    """Checked samples (predictions with targets) in one array library on one device; immutable."""
 
     noun: ClassVar[str]  # what the predictions are, for messages
     has_classes: ClassVar[bool]  # whether these are probabilities of classes
@@ -36,17 +34,17 @@ class Data(ABC):
     @property
     @abstractmethod
     def target_size(self) -> str:
-        """What a target is one of, or made of, in words; data of the same kind and size have equal ones."""
+        """Size of a target, in words; equal for comparable data."""
 
     @property
     def size(self) -> str:
-        """How many samples of what size, in words."""
+        """Number of samples and size of targets, in words."""
         return f"{self.n} samples and {self.target_size}"
 
     @property
     @abstractmethod
     def reference(self) -> Array:
-        """An array in the library and on the device of all of them."""
+        """An array in the library and on the device of the data."""
 
     @property
     def xp(self) -> Any:
@@ -55,7 +53,7 @@ class Data(ABC):
 
     @abstractmethod
     def take(self, rows: Array) -> Self:
-        """Return the samples `rows`, in this order; some may be repeated."""
+        """Return the samples `rows` in this order; they may repeat."""
 
     def order(self, seed: int) -> Array:
         """Return ``numpy.random.default_rng(seed).permutation(n)``, on the device of the samples."""
@@ -67,18 +65,18 @@ class Data(ABC):
 
     @abstractmethod
     def with_targets(self, targets: Array) -> Self:
-        """Return the same predictions with other targets, in the form in which they are kept here."""
+        """Return the same predictions with other targets, in the internal form."""
 
     @abstractmethod
     def draw(self, seed: int, replicate: int) -> Self:
-        """Draw a target from each prediction, as if these were calibrated.
+        """Draw a target from each prediction, as if the model were calibrated.
 
         A pure function of seed and replicate, with the same numbers for every array library.
         """
 
     @abstractmethod
     def draw_by(self, generator: np.random.Generator) -> Self:
-        """Draw the same with the next numbers of a generator."""
+        """Draw a target from each prediction with the next numbers of a generator."""
 
     @abstractmethod
     def redraw(self, seed: int, replicate: int) -> tuple[Array, Self]:
@@ -86,20 +84,20 @@ class Data(ABC):
 
     @abstractmethod
     def as_given(self) -> tuple[Any, Any]:
-        """Return targets and predictions in the form in which a function of the user takes them."""
+        """Return targets and predictions in the form that user functions take."""
 
     @abstractmethod
     def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
-        """Return targets and predictions as plain Python values, in the form in which results show them."""
+        """Return targets and predictions as plain Python values for results."""
 
     def in_order_of(self, other: Data) -> Self:
-        """Return the same samples with their classes, if there are any, in the order of another model's, by name."""
+        """Return the samples with their classes in the order of another model, by name."""
         return self
 
     @abstractmethod
     def mismatch(self, other: Self, name: str) -> str | None:
-        """Return how the samples differ from those of the model called `name`; None if they are the same."""
+        """Describe how the samples differ from those of the model `name`; None if they are the same."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return the fields of a result that say what was predicted."""
+        """Return the fields of a result that describe the predictions."""

@@ -1,7 +1,7 @@
-"""How far sums of probabilities may be from 1: by the number of classes, and by the digits that a row shows.
+"""Tolerances of sums of probabilities, by the number of classes and by the digits of a row.
 
-A softmax in half precision that was saved as float32, or a table with four decimals, has rows that sum to 1 within
-the rounding of their entries, which the entries themselves tell.
+Rows of a softmax in half precision saved as float32, or of a table with four decimals, sum to 1 only within the
+rounding of their entries, which the entries reveal.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import math
 
 import numpy as np
 
-MOST = 2.0**-5  # that rounding may take from a sum: that of bfloat16
+MOST = 2.0**-5  # largest tolerance, for bfloat16
 _FLOAT32_EPSILON = 2.0**-23
 SIGNIFICANDS = ((11, 2.0**-10), (8, 2.0**-7))  # bits and machine epsilon of float16 and bfloat16
 DECIMALS = range(6, 1, -1)
-STRIP = 2**18  # entries that are looked at together
+STRIP = 2**18  # entries that are processed together
 
 
 def sum_tolerance(m: int, epsilon: float) -> float:
-    """Return the tolerance of sums of m probabilities of a dtype: rounding of the entries, and of sums in float32."""
+    """Return the tolerance for sums of m probabilities: rounding of the entries, and of sums in float32."""
     return max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(m))
 
 
 def shown_tolerances(rows: np.ndarray) -> np.ndarray:
-    """Return the tolerance of the sum of each row by its digits, shape (n,); 0 where these say nothing.
+    """Return the tolerance for the sum of each row by its digits, shape (n,); 0 if the digits reveal nothing.
 
-    Entries may all have the few bits of half precision, or the few decimals of a table, and each be off by half a unit.
+    Entries may all have the bits of half precision, or the decimals of a table, each with an error of half a unit.
     Decimals are those of float32 numbers, which may have been widened.
     """
     step = max(1, STRIP // rows.shape[1])

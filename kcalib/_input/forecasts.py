@@ -1,7 +1,7 @@
-"""Targets and predicted distributions as checked input; the counterpart of `_input.labels` beyond class labels.
+"""Checked targets and predicted distributions.
 
-`prepare` is what public functions call: it gives a `Forecasts` if the predictions are a `Distribution`, and leaves
-class probabilities to `_input.labels.prepare`, which gives a `Classification`.
+Public functions call `prepare`: it returns a `Forecasts` for a `Distribution`, and a `Classification`
+(`_input.labels.prepare`) for class probabilities.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from kcalib.distributions._distribution import Family, take_rows
 from kcalib.distributions.adapters import is_external
 from kcalib.lenses import CANONICAL, Lens
 
-ROWS = 2**10  # of a block whose targets are drawn together
+ROWS = 2**10  # rows of a block whose targets are drawn together
 SMALLEST_UNIFORM = 2.0**-64  # quantiles at 0 are infinite
 
 
 def row_uniforms(seed: int, replicates: range, numbers: np.ndarray, per_row: int, stream: int = 0) -> np.ndarray:
-    """Return the numbers that targets of rows of one block are drawn with, shape (replicates, n, per_row).
+    """Return the uniform numbers for targets of rows of one block, shape (replicates, n, per_row).
 
-    Block b of `ROWS` rows has the stream (seed, stream + b), of `ROWS` times `per_row` numbers for each replicate:
-    parts of the data have the numbers of the whole. `numbers` are those of the rows, ascending, shape (n,).
+    Block b of `ROWS` rows has the stream (seed, stream + b), with `ROWS` times `per_row` numbers for each replicate, so
+    that parts of the data have the same numbers as the whole. `numbers` are the row numbers, ascending, shape (n,).
     """
     block, size = int(numbers[0]) // ROWS, ROWS * per_row
     random = replicate_numbers(seed, stream + block, numbers, replicates.start * size)
@@ -48,7 +48,7 @@ def row_uniforms(seed: int, replicates: range, numbers: np.ndarray, per_row: int
 
 
 def draw_targets(prediction: Distribution, uniform: np.ndarray) -> Array:
-    """Return targets, shape (replicates, n, d), by uniform numbers of shape (replicates, n, numbers of a row)."""
+    """Return targets, shape (replicates, n, d), from uniforms of shape (replicates, n, numbers per row)."""
     draws = prediction._draw_from(np.ascontiguousarray(np.moveaxis(uniform, 0, 1)))
     xp = arrays.namespace(draws)
     return xp.reshape(xp.moveaxis(draws, 1, 0), (uniform.shape[0], prediction.n, prediction.n_dims))
@@ -99,9 +99,9 @@ class Forecasts(Data):
         return self._draw_targets(int(key >> np.uint64(1)))
 
     def row_draws(self, seed: int, replicates: range) -> Callable[[slice], Array]:
-        """Return what gives targets of some rows, shape (replicates, rows, d), by `row_uniforms`.
+        """Return a function that returns targets of some rows, shape (replicates, rows, d), by `row_uniforms`.
 
-        Distributions that are not drawn from uniform numbers have those of `draw`.
+        Distributions that are not drawn from uniform numbers use those of `draw`.
         """
         per_row = self.prediction._n_uniforms
         if per_row is None:
@@ -164,7 +164,7 @@ class Forecasts(Data):
 
 
 def as_forecast(y_true: Any, y_pred: Any) -> Any:
-    """Return distribution objects of other libraries, and frames or mappings of parameters, as a `Distribution`."""
+    """Return a `Distribution` for objects of other libraries, and for frames or mappings of parameters."""
     if is_external(y_pred):
         return as_distribution(y_pred)
     y_pred = arrays.compute_lazy(y_pred)
@@ -173,7 +173,7 @@ def as_forecast(y_true: Any, y_pred: Any) -> Any:
     if callable(columns) or isinstance(y_pred, Distribution):
         return y_pred
     choice = None
-    with suppress(FileError):  # parameters that are not all there, or class probabilities, too
+    with suppress(FileError):  # missing parameters, or also class probabilities
         choice = choose_forecasts(Columns("column", tuple(name for name in columns if isinstance(name, str))), {})
     if choice is None:
         return y_pred
@@ -238,7 +238,7 @@ def prepare_forecasts(
 
 
 def _targets(y_true: Any, prediction: Distribution, name: str) -> Array:
-    """Check targets; shape (n, d), on the device of the predictions."""
+    """Check targets and return them with shape (n, d) on the device of the predictions."""
     y, shape = real_array(y_true, name), (prediction.n, *prediction.event_shape)
     if prediction.event_shape in ((), (1,)) and tuple(y.shape) in ((prediction.n,), (prediction.n, 1)):
         shape = tuple(y.shape)

@@ -1,7 +1,7 @@
-"""Read what tables have besides their numbers: names of columns, the index of rows, and categories of labels.
+"""Names in tables: columns, the index of rows, and categories of labels.
 
-Samples are paired by position: where an index contradicts that, `check_rows` says so. What names of columns mean is for
-`_input.classes`. Arrays of xarray are named by the coordinates of their dimensions.
+Samples are paired by position; `check_rows` refuses a contradicting index. `_input.classes` interprets names of
+columns. For arrays of xarray names are the coordinates of dimensions.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import numpy as np
 
 from kcalib._backend import arrays
 
-NAMELESS = (np.ndarray, list, type(None))  # what comes most often, and has no names
+NAMELESS = (np.ndarray, list, type(None))  # frequent types without names
 
 
 class Categories(NamedTuple):
-    """The classes that labels declare, also those that no label has."""
+    """The classes that labels declare, also unused ones."""
 
     names: tuple[Any, ...]
-    is_ordered: bool | None  # None of dictionaries whose order may be that in which labels came
+    is_ordered: bool | None  # None for dictionaries, whose order may be that of the labels
 
 
 def check_rows(y_true: Any, y_pred: Any, sample_weight: Any, names: tuple[str, str]) -> None:
-    """Refuse frames whose rows are in another order than those that they are paired with."""
+    """Refuse frames whose rows are in a different order."""
     if type(y_true) in NAMELESS and type(y_pred) in NAMELESS and type(sample_weight) in NAMELESS:
         return
     true_name, pred_name = names
@@ -34,7 +34,7 @@ def check_rows(y_true: Any, y_pred: Any, sample_weight: Any, names: tuple[str, s
 
 
 def check_dimensions(y_true: Any, y_pred: Any, names: tuple[str, str]) -> None:
-    """Refuse arrays of xarray whose samples are not in the first dimension, by the names of the dimensions."""
+    """Refuse arrays of xarray whose first dimension is not that of the samples, by the names of dimensions."""
     if type(y_true) in NAMELESS or type(y_pred) in NAMELESS:
         return
     true_name, pred_name = names
@@ -49,7 +49,7 @@ def check_dimensions(y_true: Any, y_pred: Any, names: tuple[str, str]) -> None:
 
 
 def _check_rows(values: Any, name: str, reference: Any, reference_name: str) -> None:
-    """Refuse rows whose names are those of the reference in another order, or other names."""
+    """Refuse an index that has the entries of the reference in another order, or other entries."""
     index, other_index = _index(values), _index(reference)
     if index is None or other_index is None or len(index) != len(other_index) or index.equals(other_index):
         return
@@ -67,23 +67,22 @@ def _check_rows(values: Any, name: str, reference: Any, reference_name: str) -> 
         )
     if not (is_default_index(index) or is_default_index(other_index)):
         raise ValueError(
-            f"`{name}` and `{reference_name}` have different indexes, as rows of different samples have; pass rows of "
-            f"the same samples, or, {by_position}"
+            f"`{name}` and `{reference_name}` have different indexes; pass the same samples, or, {by_position}"
         )
 
 
 def _is_labelled(values: Any) -> bool:
-    """Whether `values` is a DataArray of xarray."""
+    """Return whether `values` is a DataArray of xarray."""
     return arrays.library(values) == "xarray" and hasattr(values, "ndim") and hasattr(values, "indexes")
 
 
 def _index(values: Any) -> Any:
-    """Return the index of a pandas object or of the first dimension in xarray; None where there is no index."""
+    """Return the index of a pandas object or of the first dimension of xarray; None if there is none."""
     if _is_labelled(values):
         index = values.indexes.get(values.dims[0]) if values.dims else None
         if index is None or list(index) != list(range(len(index))):
             return index
-        import pandas  # which xarray is made on
+        import pandas  # a dependency of xarray
 
         return pandas.RangeIndex(len(index))  # the default index
     index = getattr(values, "index", None)
@@ -91,12 +90,12 @@ def _index(values: Any) -> Any:
 
 
 def is_default_index(index: Any) -> bool:
-    """Say whether the index is 0, 1, 2, ..., which rows have by default."""
+    """Return whether the index is the default one, 0, 1, 2, ..."""
     return bool(getattr(index, "start", None) == 0 and getattr(index, "step", None) == 1)
 
 
 def column_names(frame: Any, m: int) -> tuple[Any, ...]:
-    """Return the names of m columns, or of the only one of two classes; none for what has no names."""
+    """Return the names of m columns, or of the single column for two classes; () if there are none."""
     if type(frame) in NAMELESS:
         return ()
     columns: Any
@@ -117,7 +116,7 @@ def column_names(frame: Any, m: int) -> tuple[Any, ...]:
 
 
 def categories_of(labels: Any) -> Categories | None:
-    """Return what a Categorical of pandas, an Enum of polars or a dictionary of Arrow declares."""
+    """Return the classes declared by a pandas Categorical, a polars Enum or an Arrow dictionary."""
     if type(labels) in NAMELESS:
         return None
     if hasattr(labels, "iloc") and getattr(labels, "ndim", 1) == 2:
@@ -132,6 +131,6 @@ def categories_of(labels: Any) -> Categories | None:
         return Categories(tuple(labels.dictionary.to_pylist()), kind.ordered or None)
     dtype = getattr(labels, "dtype", None)
     categories = getattr(dtype, "categories", None)
-    if categories is None or type(dtype).__name__ == "Categorical":  # whose physical order in polars is no declaration
+    if categories is None or type(dtype).__name__ == "Categorical":  # in polars its order is not declared
         return None
     return Categories(tuple(categories.to_list()), bool(getattr(dtype, "ordered", True)))

@@ -1,4 +1,4 @@
-"""Further variables of the samples: each sample's category, from categories, numbers, or tables of either."""
+"""Further variables of the samples: the category of each sample, from categories, numbers, or tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from kcalib._backend import arrays
 
 MOST_VALUES = 100  # of a grouping
-N_BINS = 10  # of numbers
+N_BINS = 10  # for numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,12 +20,12 @@ class Grouping:
     """The category of each sample."""
 
     name: str
-    codes: np.ndarray  # numbers of categories, shape (n,)
-    values: list[str]  # of the categories, as text
+    codes: np.ndarray  # number of the category, shape (n,)
+    values: list[str]  # names of the categories
 
 
 def read_groupings(groups: Any, n: int) -> list[Grouping]:
-    """Return the categories in a mapping of names to them, or in a data frame."""
+    """Return the groupings in a mapping or a data frame."""
     names = _column_names(groups)
     if names is None or not len(names):
         what = "is empty" if isinstance(groups, Mapping) else f"is a {type(groups).__name__}"
@@ -37,7 +37,7 @@ def read_groupings(groups: Any, n: int) -> list[Grouping]:
 
 
 def read_given(given: Any, n: int) -> tuple[Grouping, ...]:
-    """Return categories, and bins of numbers, of one variable, or of several in a mapping or a data frame."""
+    """Return the groupings of one variable, or of several in a mapping or a data frame; numbers are binned."""
     names = _column_names(given)
     if names is None:
         name = getattr(given, "name", None)
@@ -48,14 +48,14 @@ def read_given(given: Any, n: int) -> tuple[Grouping, ...]:
 
 
 def _column_names(table: Any) -> Any | None:
-    """Return the names of a mapping or a data frame."""
+    """Return the names of a mapping or a data frame, or None."""
     if isinstance(table, Mapping):
         return list(table)
     return next((getattr(table, name) for name in ("column_names", "columns") if hasattr(table, name)), None)
 
 
 def _read_variable(values: Any, n: int, name: str, argument: str) -> Grouping:
-    """Return bins of equal mass of numbers that have more values than bins, else categories."""
+    """Return bins of equal mass for numbers with more values than bins, else categories."""
     array = np.asarray(arrays.to_host(arrays.as_array(values, argument)) if hasattr(values, "__dlpack__") else values)
     if array.shape == (n,) and array.dtype.kind in "iuf":
         numbers = array.astype(np.float64)

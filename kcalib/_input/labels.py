@@ -1,10 +1,8 @@
-"""From what users pass to checked arrays: every check on labels and predictions, every message.
+"""From labels and class probabilities to a checked `Classification`.
 
-Each public metric calls `prepare` once and gets a `Classification`; nothing behind it
-checks again. `_backend.arrays` says which arrays come to the
-host. Their values are checked by one compiled pass (`_native`), which only says yes or no; the
-checks in the array's own library run for other arrays, and after a "no", to find the culprit and
-say what is wrong with it.
+Each public metric calls `prepare` once; nothing after it checks again. Values on the host are checked by one compiled
+pass (`_native`), which only says whether all are valid. For other arrays, and to find an invalid value and report it,
+checks run in the library of the array.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ from kcalib.lenses import CANONICAL, Confidence, Lens
 
 
 class Names(NamedTuple):
-    """What the caller calls the two arrays, and the way to say that they hold logits; messages do so, too."""
+    """What the caller names the two arrays and the option for logits, for messages."""
 
     y_true: str = "y_true"
     y_pred: str = "y_pred"
     from_logits: str = "from_logits=True"
-    pred_first: bool = False  # as torchmetrics has them
+    pred_first: bool = False  # the order of torchmetrics
 
     @property
     def order(self) -> str:
-        """Of the two, for who has swapped them."""
+        """The order of the arguments, for messages about swapped ones."""
         if self.pred_first:
             return f"({self.y_pred}, {self.y_true})"
         return f"({self.y_true}, {self.y_pred}), as in scikit-learn"
@@ -56,25 +54,25 @@ NAMES = Names()
 class Classification(Data):
     """Checked labels and class probabilities."""
 
-    # On the host C-contiguous, as compiled code reads them.
+    # Arrays on the host are C-contiguous, for compiled code.
     labels: Array  # int64, values 0..m-1, shape: (n,)
-    # The predictions without a copy, shape (n, m): float64, or float32 where they came so and the arithmetic is in it.
-    # On the host those of the second of two classes alone, float64 of shape (n,), where they came so.
+    # The predictions without a copy, shape (n, m): float64, or float32 if they and the arithmetic are float32. On the
+    # host also shape (n,), float64, for the second of two classes.
     given: Array
     sample_weight: Array | None  # float64, shape: (n,)
-    classes: Classes | None  # which column is which; None for 0..m-1, as of the problem that a lens induces
-    input_epsilon: float  # machine epsilon of the dtype the predictions came in; of logits the smallest normal number
+    classes: Classes | None  # classes of the columns; None for 0..m-1, as in problems that a lens induces
+    input_epsilon: float  # machine epsilon of the dtype of the input; for logits the smallest normal number
     dtype: str = "float64"  # the pairwise arithmetic is in it
-    lens: Lens = CANONICAL  # through which all of this is seen
-    losses: Array | None = None  # of logits, -log softmax of each label, also where the softmax is 0; shape: (n,)
-    threads: int | None = None  # that widen a column to rows
+    lens: Lens = CANONICAL  # that induced the problem
+    losses: Array | None = None  # for logits -log softmax of each label, also if the softmax is 0; shape: (n,)
+    threads: int | None = None  # for widening a column to rows
 
     noun = "class probabilities"
     has_classes = True
 
     @cached_property
     def probabilities(self) -> Array:
-        """The predictions as rows, shape (n, m): float64, or float32 where the library has no other."""
+        """The predictions as rows, shape (n, m): float64, or float32 if the library has no other."""
         if self.given.ndim == 1:
             return _native.completed(self.given, threads_for(self.given.size, self.threads))
         return np.asarray(self.given, dtype=np.float64) if arrays.is_host(self.given) else self.given
@@ -95,12 +93,12 @@ class Classification(Data):
 
     @property
     def class_names(self) -> tuple[Any, ...]:
-        """The classes in the order of the columns, 0..m-1 where they have no names."""
+        """The classes in the order of the columns, 0..m-1 without names."""
         return tuple(range(self.m)) if self.classes is None else self.classes.names
 
     @property
     def positive_class(self) -> Any:
-        """The second of two classes, whose probability a single column is; None of others, and through a lens."""
+        """The second of two classes, the class of a single column; None otherwise and with a lens."""
         return self.class_names[1] if self.m == 2 and self.lens == CANONICAL else None
 
     @property
@@ -109,7 +107,7 @@ class Classification(Data):
 
     @property
     def confidence_from(self) -> str:
-        """What `predicted` makes the confidence, in words."""
+        """A description of the confidence of `predicted`."""
         return self.lens.confidence_from(self.m)
 
     @property
@@ -118,7 +116,7 @@ class Classification(Data):
 
     @property
     def predicted(self) -> Array:
-        """The predicted class of each sample, shape (n,): the first of the most probable, or "right"."""
+        """The predicted class of each sample, shape (n,): the first most probable one, or "right"."""
         xp, p = self.xp, self.probabilities
         if self.lens.has_confidence:
             return xp.ones_like(self.labels)
@@ -159,7 +157,7 @@ class Classification(Data):
         return rows, self.take(rows).with_targets(labels)
 
     def uniforms(self, seed: int, replicate: int, *, redraw: bool = False) -> tuple[Array | None, Array]:
-        """The samples that `redraw` takes, None for all in their order, and the numbers that labels are drawn by.
+        """Return the samples that `redraw` takes (None: all in order) and the uniform numbers for labels.
 
         Both have shape (n,), and are NumPy or CuPy arrays.
         """
@@ -183,7 +181,7 @@ class Classification(Data):
                 "the same order"
             )
         if self.lens == other.lens == Confidence():
-            return None  # models are right about different samples
+            return None  # each model has its own labels: was it right?
         classes, expected = self.class_names, other.class_names
         if classes != expected:
             return (
@@ -206,11 +204,11 @@ class Classification(Data):
         return self.in_order(Classes(names, "columns")) if len(names) == self.m else self
 
     def in_order(self, classes: Classes) -> Classification:
-        """Return the data with the columns in the order of `classes`, by name; a ValueError where the names differ."""
+        """Return the data with columns in the order of `classes`, by name; a ValueError if the names differ."""
         if self.class_names == classes.names:
             return self
         places = Classes(self.class_names).permutation_of(classes)
-        if places == tuple(range(self.m)):  # only written otherwise
+        if places == tuple(range(self.m)):  # only spelled differently
             return dataclasses.replace(self, classes=classes)
         columns = arrays.like(np.argsort(places), self.reference)
         return dataclasses.replace(
@@ -243,10 +241,10 @@ def prepare(
     columns: tuple[Any, ...] | None = None,
     sparse_lens: Lens | None = None,
 ) -> Classification:
-    """Check and normalise the arguments that all metrics share, described in `kcalib.skce`; the problem of the lens.
+    """Check the arguments that all metrics share (see `kcalib.skce`), and return the problem that the lens induces.
 
-    Messages call the two arrays by `names`. The columns of `y_pred` have the names `columns`, by default their own.
-    Where `y_pred` is `SparseProbabilities`, `sparse_lens` stands for a lens that is not given.
+    Messages use `names` for the two arrays. `columns` replaces the column names of `y_pred`. For `SparseProbabilities`,
+    `sparse_lens` is the default lens.
     """
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
@@ -273,8 +271,8 @@ def prepare(
     lens.check_columns(1 if pred.ndim < 2 else int(pred.shape[1]), names.y_pred)
     if lens == Confidence() and classes is None and arrays.kind_of(true) == "U":
         raise ValueError(
-            f"`{names.y_true}` is text, expected 0 or 1, or booleans: whether each prediction was right; pass classes="
-            "[the label for wrong, the label for right]"
+            f"`{names.y_true}` is text, expected 0 or 1, or booleans (was each prediction right?); pass classes="
+            "[label for wrong, label for right]"
         )
     _check_single_label(true, pred, names)
     if classes is None and arrays.kind_of(true) == "f" and is_column(true) and pred.ndim in (1, 2):
@@ -282,11 +280,11 @@ def prepare(
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
-    # Rows of float32 that are swept in it stay as they are, where nothing else is asked of them, and so do columns.
+    # float32 rows and single columns are not widened if the sweep can read them.
     widen = sample_weight is not None or bool(from_logits)
     probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names, widen)
     n, m = int(probabilities.shape[0]), 2 if probabilities.ndim == 1 else int(probabilities.shape[1])
-    if columns is None:  # the name of a column of confidences is no class
+    if columns is None:  # a column of confidences is not named after a class
         columns = () if lens == Confidence() else column_names(y_pred, m)
     check_rows(y_true, y_pred, sample_weight, names[:2])
     labels, called = _labels(true, y_true, columns, n, m, classes, threads, names)
@@ -308,7 +306,7 @@ def prepare(
 def _prepare_sparse(
     y_true: Any, rows: SparseProbabilities, sample_weight: Any, dtype: str, threads: Any, lens: Lens, names: Names
 ) -> Classification:
-    """Return the problem that a lens induces of sparse rows."""
+    """Return the problem that a lens induces for sparse rows."""
     true = arrays.to_host(arrays.as_array(arrays.compute_lazy(y_true), names.y_true))
     if true.dtype.kind not in "iu" or true.shape != (len(rows),):
         raise ValueError(
@@ -324,17 +322,17 @@ def _prepare_sparse(
 
 
 def _epsilon(y_pred: Any, pred: Array) -> float:
-    """Return the machine epsilon of the dtype that the predictions came in; of float64 for integers."""
+    """Return the machine epsilon of the dtype of the predictions; of float64 for integers."""
     if arrays.is_host(pred) and pred.dtype == np.float64:
         return _FLOAT64_EPSILON
-    if "bfloat16" in str(getattr(y_pred, "dtype", "")):  # on the CPU `pred` is float32 by now
+    if "bfloat16" in str(getattr(y_pred, "dtype", "")):  # on the CPU `pred` is float32 now
         return 2.0**-7
     xp = arrays.namespace(pred)
     return float(xp.finfo(pred.dtype if arrays.kind_of(pred) == "f" else xp.float64).eps)
 
 
 def _check_swapped(true: Array, pred: Array, names: Names) -> None:
-    """Refuse arguments that are plainly swapped."""
+    """Refuse arguments that are obviously swapped."""
     if arrays.kind_of(true) != "f" or arrays.kind_of(pred) not in "iubU" or not is_column(pred):
         return
     if is_column(true):
@@ -349,7 +347,7 @@ def _check_swapped(true: Array, pred: Array, names: Names) -> None:
 
 
 def _check_single_label(true: Array, pred: Array, names: Names) -> None:
-    """Refuse labels of which samples have several, or none."""
+    """Refuse labels with several or no classes per sample."""
     if (
         true.ndim != 2
         or is_column(true)
@@ -361,7 +359,7 @@ def _check_single_label(true: Array, pred: Array, names: Names) -> None:
         return
     raise ValueError(
         f"`{names.y_true}` has shape {tuple(true.shape)} but its rows are not one-hot (a single 1, zeros elsewhere); "
-        "if samples have several labels, each a problem by itself, pass multilabel=True to kcalib.evaluate"
+        "if samples have several labels, pass multilabel=True to kcalib.evaluate"
     )
 
 
@@ -409,7 +407,7 @@ def _probabilities(
         if checked is not None:
             return checked
     pred = arrays.cast(xp, pred, "float64", or_else=target)
-    # Two passes without temporaries; a NaN fails them, too. Only then look for the culprit.
+    # Two passes without temporaries; NaN fails, too. Only then find the invalid value.
     if not (float(xp.min(pred)) >= 0 and float(xp.max(pred)) <= 1):
         reject(
             pred,
@@ -428,7 +426,7 @@ def _probabilities(
                 )
             ),
         )
-        pred = xp.clip(pred, 0.0, 1.0)  # rounding errors, as of 1 - p
+        pred = xp.clip(pred, 0.0, 1.0)  # rounding errors, such as those of 1 - p
     if binary:
         second = xp.reshape(pred, (-1,))
         return xp.stack((1 - second, second), axis=1)
@@ -449,7 +447,7 @@ def _probabilities(
 
 
 def _are_percentages(xp: Any, values: Array) -> bool:
-    """Whether numbers that are no probabilities are so times 100: rows that sum to 100, or a column from 0 to 100."""
+    """Return whether values are percentages: rows that sum to 100, or a column from 0 to 100."""
     if not (float(xp.min(values)) >= 0 and 2 < float(xp.max(values)) <= 101):
         return False
     return is_column(values) or float(xp.max(xp.abs(xp.sum(values, axis=1) - 100))) <= 1
@@ -555,7 +553,7 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
         )
     order = np.argsort(called)
     xp, ordered, values = arrays.namespace(true), called[order], true
-    if not arrays.is_host(true):  # search and comparison want numbers of one type
+    if not arrays.is_host(true):  # search and comparison need one type
         common = np.float64 if "f" in (called.dtype.kind, arrays.kind_of(true)) else np.int64
         order, ordered = arrays.like(order, true), arrays.like(ordered, true, dtype=common)
         values = xp.astype(true, common)
@@ -572,7 +570,7 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
 
 
 def _check_whole_labels(true: Array, pred: Array, names: Names) -> None:
-    """Refuse labels that are no whole numbers, before their predictions are taken for probabilities."""
+    """Refuse labels that are not whole numbers, before probabilities are checked."""
     xp, m = arrays.namespace(true), 2 if is_column(pred) else int(pred.shape[1])
     reject(
         true,
@@ -591,12 +589,12 @@ def _check_whole_labels(true: Array, pred: Array, names: Names) -> None:
 
 
 def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
-    """Check labels 0..m-1; a copy as int64, since they are indices and the caller's array may change."""
+    """Check labels 0..m-1, and copy them as int64: they are indices, and the caller's array may change."""
     remedy = f"pass classes= with the label of each of the {m} columns of `{names.y_pred}`"
     if (arrays.is_host(true) or arrays.is_cuda(true)) and true.dtype == np.uint64:
         beyond = true > np.uint64(2**63 - 1)
         reject(true, beyond, lambda at, x: f"`{names.y_true}{at}` is {x}, expected a label 0..{m - 1}; {remedy}")
-    if arrays.is_host(true) and true.dtype.itemsize <= 8:  # a long double may lose a fraction
+    if arrays.is_host(true) and true.dtype.itemsize <= 8:  # long double is not exact
         exact = np.float64 if true.dtype.kind == "f" else np.int32 if true.dtype == np.int32 else np.int64
         true = arrays.as_compact(true, exact)
         checked = _native.classes(true, m, threads_for(true.size, threads))

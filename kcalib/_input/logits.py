@@ -1,4 +1,4 @@
-"""Logits: their softmax, the exact loss of each label, and numbers that are no logits although they are said to be."""
+"""Logits: softmax, the exact loss of each label, and a warning if they are probabilities."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.warnings import LogitsWarning, warn
 from kcalib._input.checks import is_column, reject
 
-LOOKED_AT = 64  # rows that are looked at before all are
-SUM_TOLERANCE = 1e-3  # of rows that are probabilities, in half precision, too
+LOOKED_AT = 64  # rows that are checked before all rows
+SUM_TOLERANCE = 1e-3  # for sums of probabilities, also in half precision
 
 
 def softmax(xp: Any, logits: Array, name: str) -> Array:
-    """Return the softmax of the rows; for one column the sigmoid. -inf is a logit (probability 0)."""
+    """Return the softmax of the rows, or the sigmoid of a single column. A logit may be -inf (probability 0)."""
     reject(
         logits,
         xp.isnan(logits) | (logits == xp.inf),
@@ -28,14 +28,14 @@ def softmax(xp: Any, logits: Array, name: str) -> Array:
     reject(
         highest[:, 0],
         highest[:, 0] == -xp.inf,
-        lambda at, x: f"`{name}{at}` has only logits of -inf, expected at least one finite logit a row",
+        lambda at, x: f"`{name}{at}` has only logits of -inf, expected at least one finite logit in a row",
     )
     powers = xp.exp(logits - highest)
     return powers / xp.sum(powers, axis=1, keepdims=True)
 
 
 def losses_of_logits(logits: Array, labels: Array, probabilities: Array, epsilon: float) -> Array:
-    """Return -log softmax of each label: the gap to the highest logit, less the log of the highest probability."""
+    """Return -log softmax of each label: gap to the highest logit minus log of the highest probability."""
     xp = arrays.namespace(probabilities)
     logits = xp.astype(logits, probabilities.dtype, copy=False)
     if is_column(logits):
@@ -43,20 +43,20 @@ def losses_of_logits(logits: Array, labels: Array, probabilities: Array, epsilon
         logits = xp.stack((xp.zeros_like(second), second), axis=1)
     label_logits = xp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
     losses = (xp.max(logits, axis=1) - label_logits) - xp.log(xp.max(probabilities, axis=1))
-    # Of an infinite one, as a probability of 0 has it, the largest that a probability can have.
+    # Replace infinite losses, like those of probability 0, by the largest finite loss.
     return xp.where(xp.isfinite(losses), losses, xp.full_like(losses, -math.log(epsilon)))
 
 
 def warn_of_probabilities(xp: Any, logits: Array, name: str, option: str) -> None:
-    """Warn of logits that are probabilities."""
+    """Warn if logits are probabilities."""
     if is_column(logits):
         return
     first = logits[: min(LOOKED_AT, int(logits.shape[0])), :]
     if not (_are_probabilities(xp, first) and _are_probabilities(xp, logits)):
         return
     warn(
-        f"`{name}` is passed with {option}, but its rows are probabilities already: no entry is negative, and all "
-        f"rows sum to 1; leave out {option}",
+        f"`{name}` is passed with {option}, but its rows are probabilities already: no entry is negative, and all rows "
+        f"sum to 1; leave out {option}",
         LogitsWarning,
     )
 

@@ -1,7 +1,7 @@
-"""Methods as users name them: a string for the default, an object for its options.
+"""Methods as users name them: a string for default options, or an object.
 
-The classes stand in the files of what they do (`inference`, `solvers`), are frozen dataclasses whose fields are their
-options, check these when they are made, and are public as `kcalib.methods`.
+Their classes are frozen dataclasses whose fields are checked options, public in `kcalib.methods`, and defined next to
+their code (`inference`, `solvers`).
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from kcalib._backend.options import LARGEST_KEY, check_seed
 
 
 class Method:
-    """Base of all methods: one way to do a task that has several."""
+    """Base class of methods."""
 
-    name: ClassVar[str]  # what users may write instead of an object with the default options
+    name: ClassVar[str]  # stands for an object with default options
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded(Method):
-    """A method that draws random numbers, always the same for a seed."""
+    """A method that draws random numbers, which depend on the seed only."""
 
-    seed: int | None = 0  # None is replaced by one that is drawn when the object is made
+    seed: int | None = 0  # None is replaced by a drawn seed
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_seed(self.seed, LARGEST_KEY))
 
     @property
     def drawn_seed(self) -> int:
-        """The seed, which is a number once the object is made."""
+        """The seed as a number."""
         assert self.seed is not None
         return self.seed
 
@@ -39,7 +39,7 @@ M = TypeVar("M", bound=Method)
 
 
 def resolved(method: Any, classes: Sequence[type[M]], argument: str = "method") -> M:
-    """Return the method that `argument` names, or is, of the `classes` that the function takes."""
+    """Return the method that `argument` names or is, out of `classes`."""
     by_name = {cls.name: cls for cls in classes}
     if isinstance(method, str) and method in by_name:
         return by_name[method]()

@@ -1,7 +1,7 @@
-"""Choose the arrays or columns that hold parameters of predicted distributions, and targets, by their names.
+"""Choose the arrays or columns of parameters of predicted distributions, and of targets, by their names.
 
-`choose_forecasts` finds the parameters, `target_names` the targets; class probabilities and labels are found by
-`columns`. Sources of all formats (`streaming.sources`) and the command find the same names without an option.
+`columns` does the same for class probabilities and labels. Sources of all formats (`streaming.sources`) and the command
+use the same names.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kcalib._input.columns import (
     numbered_family,
 )
 
-# Predicted distributions have names for each parameter; the first family that a file has all of is used. Without a name
-# a parameter is found by an option alone: other libraries have loc and scale for normal distributions, too.
-MEAN_NAMES = ("mean", "y_mean", "mu", "y_pred")  # the last beside a standard deviation or the like
+# Names of each parameter; the first family with all parameters is used. Parameters without names need an option: other
+# libraries use loc and scale also for normal distributions.
+MEAN_NAMES = ("mean", "y_mean", "mu", "y_pred")  # y_pred only with a further parameter
 STD_NAMES = ("std", "y_std", "sigma")
 SAMPLES_NAMES = ("samples", "y_samples")
 RATE_NAMES = ("rate", "y_rate")
@@ -45,7 +45,7 @@ VECTORS = ("Normal", "MultivariateNormal")  # families whose targets may be vect
 
 @dataclass(frozen=True)
 class FamilyChoice:
-    """The names that make up the parameters of predicted distributions."""
+    """The names of the parameters of predicted distributions."""
 
     family: str
     names: dict[str, tuple[str, ...]]
@@ -55,10 +55,10 @@ class FamilyChoice:
 
 
 def choose_forecasts(source: Columns, option_values: Mapping[str, str | None]) -> FamilyChoice | None:
-    """Return the parameters that options name, or of the first complete family; None for a file of class labels."""
+    """Return the parameters that options name, or the first complete family; None for class labels."""
     options = [option for option in PARAMETERS if option_values.get(option) is not None]
     choice: FamilyChoice | None = None
-    incomplete: list[tuple[FamilyChoice, str, tuple[str, ...]]] = []  # with the parameter that is missing, its names
+    incomplete: list[tuple[FamilyChoice, str, tuple[str, ...]]] = []  # with the missing parameter and its names
     for family, parameters in FAMILIES:
         if not set(options) <= parameters.keys() or not (options or all(parameters.values())):
             continue
@@ -82,15 +82,15 @@ def choose_forecasts(source: Columns, option_values: Mapping[str, str | None]) -
         )
     if choice is None and options:
         raise FileError(
-            f"{' and '.join(map(source.spelled, options))} are of different families of distributions; give those of "
-            "one"
+            f"{' and '.join(map(source.spelled, options))} belong to different families of distributions; name "
+            "the parameters of one"
         )
     if choice is not None and not options:
         classes = choose_by_names(source)
         if classes is not None and classes.names not in choice.names.values():
             raise FileError(
                 f"there are class probabilities or logits, {named(source, classes.names)}, and predicted "
-                f"distributions, {choice.described(source)}; say which by "
+                f"distributions, {choice.described(source)}; choose by "
                 f"{source.spelled('logits' if classes.logits else 'probs')} or "
                 f"{source.spelled(next(iter(choice.names)))}"
             )
@@ -98,7 +98,7 @@ def choose_forecasts(source: Columns, option_values: Mapping[str, str | None]) -
 
 
 def _parameter(source: Columns, option: str, names: tuple[str, ...], value: str | None) -> tuple[str, ...] | None:
-    """Return the array or columns of a parameter: what the option gives, or the first of `names` in the source."""
+    """Return the array or columns of a parameter, by the option or the first of `names` that exists."""
     for name in names if value is None else (value,):
         columns = _array_or_columns(source, name, exact_first=value is not None)
         if columns is not None:

@@ -1,4 +1,4 @@
-"""Probabilities of some classes a row, of very many: the tokens of a language model, say."""
+"""`SparseProbabilities`: probabilities of some of many classes, such as the tokens of a language model."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from kcalib._input.checks import reject
 from kcalib._input.digits import sum_tolerance
 
 STRIP = 2**18  # entries that are checked at once
-LEAST_REST = 1e-6  # what 1 - sum says of the rest below it is rounding
-SUM_TOLERANCE = 1e-5  # of softmaxes of float32 logits
+LEAST_REST = 1e-6  # smaller values of 1 - sum are rounding errors
+SUM_TOLERANCE = 1e-5  # for a softmax of float32 logits
 
 
 class SparseProbabilities:
-    r"""Predictions that have the probabilities of some of very many classes, such as the 20 most probable tokens.
+    """Probabilities of some of very many classes, such as the 20 most probable tokens.
 
-    What is not kept is one further outcome, the *rest*. Which classes a row keeps must not depend on its label: where a
-    server adds the observed token to the 20 most probable ones, entries beyond rank 20 are dropped first.
+    All other classes are one further outcome, the *rest*. Which classes a row keeps must not depend on its label: if a
+    server adds the observed token to the 20 most probable ones, drop entries beyond rank 20 first.
 
-    Functions of class probabilities take it as `y_pred`, with labels 0 to n_classes - 1. Through
-    `kcalib.lenses.TopLabel`, `kcalib.lenses.TopK`, `kcalib.lenses.ClassWise` and `kcalib.lenses.Groups` results are
-    those of dense rows. `kcalib.evaluate` and `kcalib.calibration_test` look through `kcalib.lenses.Buckets` where no
-    lens is given, and scores are those of the kept classes and the rest as one outcome.
+    Functions of class probabilities take it as `y_pred`, with labels 0 to n_classes - 1. With `kcalib.lenses.TopLabel`,
+    `kcalib.lenses.TopK`, `kcalib.lenses.ClassWise` and `kcalib.lenses.Groups` results are those of dense rows.
+    `kcalib.evaluate` and `kcalib.calibration_test` use `kcalib.lenses.Buckets` by default; scores use the kept classes
+    and the rest as one outcome.
 
     Parameters
     ----------
     ids : array_like of int, shape (n, k), or sparse array of SciPy, shape (n, n_classes)
-        The classes that each row keeps, in any order, each once; -1 where a row has fewer than k. A sparse array has
-        the three first arguments: its rows keep the entries that are stored.
+        The distinct classes that each row keeps, in any order; -1 fills rows with fewer than k. A sparse array replaces
+        the first three arguments; its stored entries are kept.
     probabilities : array_like, shape (n, k)
-        Their probabilities; what stands beside -1 is ignored. Of logarithms pass ``np.exp(logprobs)``.
+        The probabilities of the classes, ignored for -1. For logarithms pass ``np.exp(logprobs)``.
     n_classes : int
         The number of all classes, at least 2: the size of the vocabulary.
     rest : float or array_like, shape (n,), optional
-        The probability of all classes that are not kept. Default: 1 less the sum of the row, but at least 1e-6 where
-        classes are missing, below which that difference is rounding. 0 says that what is not kept is impossible, as in
-        sparse arrays that leave out zeros.
+        The probability of all other classes. Default: 1 minus the sum of the row, but at least 1e-6 if classes are
+        missing, as smaller differences are rounding errors. With 0 the other classes are impossible, as in sparse
+        arrays that leave out zeros.
 
     Attributes
     ----------
     ids, probabilities, rest : array
-        In memory of the size n k; the former without a copy where they came as arrays of NumPy.
+        Arrays of O(n k) memory; `ids` and `probabilities` are not copied if they are NumPy arrays.
     n_classes : int
-        As given.
+        As passed.
 
     Raises
     ------
     TypeError, ValueError
-        If a row keeps no class, or one twice, if an entry is no class or no probability, or if the sum of a row is
-        above 1, or with `rest` not 1, by more than 1e-5.
+        If a row keeps no class or a class twice; if an entry is not a class or a probability; if the sum of a row
+        exceeds 1 by more than 1e-5, or with `rest` differs from 1 by more.
 
     Examples
     --------
-    Two tokens a row of a vocabulary of 50,000:
+    Two tokens per row of a vocabulary of 50,000:
 
     >>> import math, kcalib
     >>> p = kcalib.SparseProbabilities([[17, 4], [4, 9]], [[0.7, 0.2], [0.5, 0.25]], 50_000)
@@ -82,20 +82,20 @@ class SparseProbabilities:
             )
         if p.ndim != 2 or not p.size or self.ids.shape != p.shape:
             raise ValueError(
-                f"`ids` has shape {self.ids.shape} and `probabilities` {p.shape}, expected (n, k) of both; fill up "
-                "shorter rows with the id -1"
+                f"`ids` has shape {self.ids.shape} and `probabilities` {p.shape}, expected (n, k) for both; fill "
+                "shorter rows with id -1"
             )
         is_class = self.ids >= 0
         reject(
             self.ids,
             (self.ids < -1) | (self.ids >= self.n_classes),
-            lambda at, x: f"`ids{at}` is {x}, expected a class 0..{self.n_classes - 1}, or -1 for none; correct it",
+            lambda at, x: f"`ids{at}` is {x}, expected a class 0..{self.n_classes - 1}, or -1 for none",
         )
         self.probabilities = p if is_class.all() and p.dtype.kind == "f" else np.where(is_class, p, 0.0)
         reject(
             self.probabilities,
             ~((self.probabilities >= 0) & (self.probabilities <= 1 + SUM_TOLERANCE)),
-            lambda at, x: f"`probabilities{at}` is {x}, expected a probability; of logarithms pass np.exp(logprobs)",
+            lambda at, x: f"`probabilities{at}` is {x}, expected a probability; for logarithms pass np.exp(logprobs)",
         )
         for begin in range(0, len(p), step := max(1, STRIP // p.shape[1])):
             self._check_distinct(begin, self.ids[begin : begin + step])
@@ -116,11 +116,11 @@ class SparseProbabilities:
             reject(
                 self.rest,
                 ~((self.rest >= 0) & (self.rest <= 1)),
-                lambda at, x: f"`rest{at}` is {x}, expected the probability of all classes that the row does not keep",
+                lambda at, x: f"`rest{at}` is {x}, expected the probability of all other classes",
             )
             sums += self.rest
             wrong, expected = np.abs(sums - 1), "1, with `rest`,"
-        self.has_rest = bool(np.any(self.rest > 0))  # whether any row has one, also of some of the rows
+        self.has_rest = bool(np.any(self.rest > 0))  # whether any row has one; kept when rows are selected
         tolerance = max(SUM_TOLERANCE, sum_tolerance(p.shape[1], float(np.finfo(self.probabilities.dtype).eps)))
         reject(
             sums,
@@ -141,14 +141,14 @@ class SparseProbabilities:
             )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("it does not have the probabilities of all classes, which this function needs")
+        raise TypeError("SparseProbabilities lack most classes, but this function needs dense probabilities")
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Samples and classes, as of dense rows."""
+        """Numbers of samples and classes, as of dense rows."""
         return len(self), self.n_classes
 
     def __getitem__(self, rows: Any) -> SparseProbabilities:
@@ -162,7 +162,7 @@ class SparseProbabilities:
 
 
 def _pad_rows(matrix: Any) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the columns and values of a sparse matrix by row, padded by -1 and 0, and the number of columns."""
+    """Return columns and values of a sparse matrix by row, padded by -1 and 0, and the number of columns."""
     lengths = np.diff(matrix.indptr)
     is_class = np.arange(max(1, np.max(lengths, initial=0))) < lengths[:, None]
     ids, probabilities = np.full(is_class.shape, -1, np.int64), np.zeros(is_class.shape, matrix.data.dtype)

@@ -91,10 +91,10 @@ def test_npz_errors(tmp_path):
     assert "arrays 'a', 'b'" in message and "probs, probabilities, y_prob" in message and "--probs" in message
     message = error_of(path, probs="a")
     assert "no array of labels" in message and "labels, label, y_true" in message and "--labels" in message
-    assert error_of(path, probs="z") == "there is no array 'z', as --probs says; the file has the arrays 'a', 'b'"
-    assert "'z', as --logits says" in error_of(path, logits="z")
-    assert "'z', as --labels says" in error_of(path, probs="a", labels="z")
-    assert "'z.npy' and no such file, as --labels says" in error_of(path, probs="a", labels="z.npy")
+    assert error_of(path, probs="z") == "there is no array 'z' for --probs; the file has the arrays 'a', 'b'"
+    assert "'z' for --logits" in error_of(path, logits="z")
+    assert "'z' for --labels" in error_of(path, probs="a", labels="z")
+    assert "no array or file 'z.npy' for --labels" in error_of(path, probs="a", labels="z.npy")
     np.savez(path)
     assert "the file has no arrays" in error_of(path)
 
@@ -415,7 +415,7 @@ def test_csv_that_is_no_text(tmp_path):
 def test_csv_missing_family_by_option(tmp_path):
     path = write_csv(tmp_path / "m.csv", ["a_0", "a_1", "y"], [0.25, 0.75, 1])
     assert_contents(read_contents(path, probs="a"), [[0.25, 0.75]], [1])
-    assert "no column 'b' and no columns b_0, b_1, ..., as --probs says" in error_of(path, probs="b")
+    assert "no column 'b' or columns b_0, b_1, ... for --probs" in error_of(path, probs="b")
 
 
 # -- parquet

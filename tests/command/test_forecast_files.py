@@ -93,7 +93,7 @@ def test_class_probabilities_beside_distributions(tmp_path):
     message = error_of(path)
     assert message == (
         "there are class probabilities or logits, array 'probs', and predicted distributions, Normal of array 'mean' "
-        "and array 'std'; say which by --probs or --mean"
+        "and array 'std'; choose by --probs or --mean"
     )
     assert read_contents(path, probs="probs").family is None
     assert_contents(read_contents(path, mean="mean"), "Normal", labels, mean=MEAN, std=STD)
@@ -128,15 +128,15 @@ def test_missing_parameters(tmp_path, form):
     path = write(tmp_path / f"m.{form}", y=Y, sigma=STD)
     assert f"there is {noun} 'sigma', but no {noun} of mean" in error_of(path)
     path = write(tmp_path / f"m.{form}", y=Y, other=MEAN)
-    assert "as --mean says; the file has" in error_of(path, mean="forecast", std="other")
+    assert "for --mean; the file has" in error_of(path, mean="forecast", std="other")
     assert f"there is {noun} 'other', but no {noun} of std" in error_of(path, mean="other")
     message = error_of(path)
     assert f"no {noun} of predictions" in message
     assert "for regression expected mean and std, samples, or rate; name them by --mean and --std" in message
     path = write(tmp_path / f"m.{form}", a=Y, mean=MEAN, std=STD)
     assert f"there is no {noun} of labels" in error_of(path) and "--labels" in error_of(path)
-    assert f"there is no {noun} 'b', as --labels says" in error_of(path, labels="b")
-    assert "--mean and --samples are of different families" in error_of(path, mean="mean", samples="std")
+    assert f"there is no {noun} 'b' for --labels" in error_of(path, labels="b")
+    assert "--mean and --samples belong to different families" in error_of(path, mean="mean", samples="std")
 
 
 def test_values_that_are_no_numbers(tmp_path):

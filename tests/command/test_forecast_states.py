@@ -190,6 +190,6 @@ def test_what_does_not_go_together(capsys):
     assert "--scale goes with --loc or --shape, not with --mean" in usage_error(
         capsys, "evaluate", "reg.npz", "--scale", "std", "--mean", "mean"
     )
-    assert "there is no array 'z', as --scale-tril says" in error_of(
+    assert "there is no array 'z' for --scale-tril" in error_of(
         capsys, "evaluate", "full.npz", "--mean", "mean", "--scale-tril", "z"
     )

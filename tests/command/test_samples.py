@@ -75,7 +75,7 @@ def test_clusters_of_states(folder, capsys, file):
     ran("update", "b.kcalib", file, "--clusters", "patient", "--part", "1", code=1)
     assert error_line(capsys).endswith("is a state of independent samples; leave out --clusters")
     ran("update", "b.kcalib", file, "--clusters", "patent", code=1)
-    assert "'patent', as --clusters says" in error_line(capsys)
+    assert "'patent' for --clusters" in error_line(capsys)
 
 
 def test_clusters_of_predicted_numbers_may_be_text(folder, capsys):
@@ -126,7 +126,7 @@ def test_comparison(folder, capsys, file):
     ran("compare", file, "b.npz", "--metric", "ece", "--clusters", "patient", code=1)
     assert "--clusters has no meaning for the metric 'ece'; use 'skce' or the mean" in error_line(capsys)
     ran("compare", "b.npz", file, "--clusters", "patient", code=1)
-    assert error_line(capsys).startswith("b.npz: there is no array 'patient', as --clusters says")
+    assert error_line(capsys).startswith("b.npz: there is no array 'patient' for --clusters")
     message = usage_error(capsys, "compare", file, "b.npz", "--clusters", "patient", "--stream")
     assert message.endswith("--clusters needs all samples at once; leave it out, or --stream")
 
@@ -159,10 +159,10 @@ def test_time_blocks(folder, capsys):
 
 def test_names_that_are_not_there(folder, capsys):
     ran("evaluate", "a.npz", "--by", "regoin", *QUICK, code=1)
-    assert error_line(capsys).startswith("a.npz: there is no array 'regoin', as --by says; the file has the arrays")
+    assert error_line(capsys).startswith("a.npz: there is no array 'regoin' for --by; the file has the arrays")
     ran("evaluate", "a.csv", "--clusters", "patent", *QUICK, code=1)
     message = error_line(capsys)
-    assert message.startswith("a.csv: there is no column 'patent', as --clusters says")
+    assert message.startswith("a.csv: there is no column 'patent' for --clusters")
     assert message.endswith("did you mean 'patient'?")
 
 

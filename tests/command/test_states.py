@@ -162,7 +162,9 @@ def test_states_of_groups_and_of_several_models_are_shown_one_by_one(folder, cap
     expected = "c.kcalib: is a ComparisonState, but the first file is a GroupedState; merge states of one kind"
     assert error_line(capsys) == expected
     ran("update", "g.kcalib", "all.npz", code=1)
-    assert error_line(capsys) == "g.kcalib: is a GroupedState; update it in Python"
+    assert (
+        error_line(capsys) == "g.kcalib: is a GroupedState; update it in Python (kcalib.streaming.load, update, save)"
+    )
     ran("update", "c.kcalib", "all.npz", code=1)
     assert error_line(capsys).startswith("c.kcalib: is a state of several models; `kcalib compare` with --checkpoint")
     ran("update", "s.kcalib", "parts/0.npz", "--bandwidth-of", "c.kcalib", *SMALL)
@@ -247,9 +249,7 @@ def test_large_files_are_streamed_and_it_is_said(folder, capsys, monkeypatch):
     ran("evaluate", "all.npz", "--columns", "32", "--resamples", "9", "--json")
     out, err = capsys.readouterr()
     assert numbers(out)["test"]["method"] == "adaptive"
-    assert re.fullmatch(
-        r"kcalib: all.npz: .* are read in pieces, as --stream says; --no-stream reads them at once\n", err
-    )
+    assert re.fullmatch(r"kcalib: all.npz: .* are read in chunks; --no-stream reads them at once\n", err)
     for options in (["--no-stream", "--method", "block"], ["--method", "block"]):
         ran("evaluate", "all.npz", *options, "--json")
         out, err = capsys.readouterr()

@@ -117,7 +117,7 @@ def test_models_are_right_about_different_samples() -> None:
     [
         (RIGHT, np.stack([1 - C, C], axis=1), r"2 columns, expected one .* lens=kcalib.lenses.TopLabel\(\)"),
         (RIGHT, np.full((200, 4), 0.25), "4 columns, expected one"),
-        (np.where(RIGHT, "correct", "incorrect"), C, r"is text, expected 0 or 1, .* pass classes=\[the label"),
+        (np.where(RIGHT, "correct", "incorrect"), C, r"is text, expected 0 or 1, .* pass classes=\[label"),
         (RIGHT * 2, C, r"`y_true\[0\]` is 2, expected a label 0..1"),
     ],
 )

@@ -293,7 +293,7 @@ def test_files_of_both_kinds(tmp_path, capsys, good, classes, poor):
     assert main(["evaluate", good, classes, "--csv", *OPTIONS]) == 1
     out, err = capsys.readouterr()
     assert [row["model"] for row in csv.DictReader(io.StringIO(out))] == ["good"]
-    assert "holds class probabilities, good holds predicted distributions; --csv prints one table" in err
+    assert "holds class probabilities, but good holds predicted distributions, and --csv prints one table" in err
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_options_of_classes(capsys, good, options, message):
         (["--mean", "a", "--samples", "b"], "not allowed with"),
         (["--std", "a", "--samples", "b"], "--std goes with --mean, not with --samples; leave it out"),
         (["--std", "a", "--probs", "b"], "--std goes with --mean, not with --probs"),
-        (["--mean", "a", "--from-logits"], "--from-logits is for class probabilities, --mean for regression"),
+        (["--mean", "a", "--from-logits"], "--from-logits is for class probabilities, but --mean is for regression"),
     ],
 )
 @pytest.mark.parametrize("command", ["evaluate", "compare"])
@@ -397,7 +397,10 @@ def test_compare(capsys, good, poor, ensemble):
     [
         ({"y": 7}, "the target of sample 7 (counted from 0) is {new:.6g}, but in good {old:.6g} (1 targets differ)"),
         ({"rows": 60}, "60 samples and targets of 1 entries, but good has 80 and 1; models are compared"),
-        ({"probs": True}, "holds class probabilities, but good holds predicted distributions; models of one kind"),
+        (
+            {"probs": True},
+            "holds class probabilities, but good holds predicted distributions; compare models of one kind",
+        ),
     ],
 )
 def test_files_that_cannot_be_compared(tmp_path, capsys, good, classes, change, message):

@@ -95,7 +95,7 @@ def test_series_levels_and_coordinates_have_names() -> None:
     assert kcalib.brier_score([0, 1], pd.DataFrame({"prob_0": [0.9, 0.1]})) == pytest.approx(0.01)
     assert kcalib.brier_score([0, 1], pd.DataFrame(p)) == pytest.approx(0.01)  # pandas numbers it 0
     zero = pd.Series(p, name=0)
-    with pytest.raises(ValueError, match=r"a column that is called 0, .* pass y_pred.to_numpy\(\)"):
+    with pytest.raises(ValueError, match=r"a column named 0, .* pass y_pred.to_numpy\(\)"):
         kcalib.brier_score([0, 1], zero)
     assert kcalib.brier_score([0, 1], zero.to_numpy()) == pytest.approx(0.01)
 

@@ -34,9 +34,7 @@ def test_columns_are_the_classes_that_they_are_named_after(library: str, make_pr
     assert kcalib.skce(labels, frame(library, dict(reversed(columns.items())))) == kcalib.skce(y, p)
     # Names that are not those of the classes say nothing, and no encoder of labels puts them in this order.
     others = frame(library, {"z": p[:, 0], "y": p[:, 1], "x": p[:, 2]})
-    message = (
-        "do not say which of the labels ['ant', 'bee', 'cat'] each is, and are not in ascending order; pass classes="
-    )
+    message = "are not named after the labels ['ant', 'bee', 'cat'], and are not in ascending order; pass classes="
     with pytest.raises(ValueError, match=re.escape(message)):
         kcalib.skce(labels, others)
     assert kcalib.skce(labels, others, classes=["ant", "bee", "cat"]) == kcalib.skce(y, p)
@@ -76,7 +74,7 @@ def test_columns_named_like_classes_given_in_another_order_are_refused(library: 
     with pytest.raises(ValueError, match=r"expected them in the order \[10, 20, 30\]"):
         kcalib.skce(10 * (y + 1), tens, classes=[10, 20, 30])
     # With integer labels the names say nothing, and no encoder of labels puts them in this order.
-    with pytest.raises(ValueError, match=r"do not say which of the labels 0\.\.2 each is.*classes=\[0, 1, 2\]"):
+    with pytest.raises(ValueError, match=r"are not named after the labels 0\.\.2.*classes=\[0, 1, 2\]"):
         kcalib.skce(y, shuffled)
     assert kcalib.skce(y, shuffled, classes=[2, 0, 1]) == pytest.approx(kcalib.skce(y, p))
     assert kcalib.skce(y, frame(library, {str(animals[k]): p[:, k] for k in range(3)})) == kcalib.skce(y, p)
@@ -112,7 +110,7 @@ def test_rows_in_another_order_are_refused(make_problem: MakeProblem) -> None:
     with pytest.raises(ValueError, match=message + r"; pass y_true\.loc\[y_pred\.index\], or, .*y_true\.to_numpy\(\)"):
         kcalib.skce(turned, predicted)
     assert kcalib.skce(turned.loc[predicted.index], predicted) == expected
-    with pytest.raises(ValueError, match="`y_true` and `y_pred` have different indexes, as rows of different samples"):
+    with pytest.raises(ValueError, match="`y_true` and `y_pred` have different indexes; pass the same samples"):
         kcalib.skce(labels.rename(lambda name: name + "x"), predicted)
     with pytest.raises(ValueError, match="`sample_weight` and `y_pred` have the same index in another order"):
         kcalib.skce(y, predicted, sample_weight=weights[::-1])

@@ -308,7 +308,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "weights-length": (
         {"sample_weight": [1, 1, 1]},
         ValueError,
-        "`sample_weight` has shape (3,), expected (4,): one weight a sample",
+        "`sample_weight` has shape (3,), expected (4,): one weight for each sample",
     ),
     "weights-shape": (
         {"sample_weight": np.ones((4, 1))},
@@ -484,7 +484,7 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
     "row-of-impossible-logits": (
         lambda: kcalib.skce([0, 1], [[0.0, 1.0], [-np.inf, -np.inf]], from_logits=True),
         ValueError,
-        "`y_pred[1]` has only logits of -inf, expected at least one finite logit a row",
+        "`y_pred[1]` has only logits of -inf, expected at least one finite logit in a row",
     ),
 }
 

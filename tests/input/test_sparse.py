@@ -230,7 +230,7 @@ def test_what_needs_all_classes_is_refused_with_a_remedy() -> None:
     assert CalibrationState(91).update(y, p).n_samples == 2
     with pytest.raises(TypeError, match=r"but the state has the lens TopLabel\(\); make a state without"):
         CalibrationState(91, lens=TopLabel()).update(y, p)
-    with pytest.raises(TypeError, match=r"does not have the probabilities of all classes"):
+    with pytest.raises(TypeError, match=r"needs dense probabilities"):
         kcalib.evaluate(y, p, multilabel=True)
     with pytest.raises(ValueError, match=r"pass lens=.* and dense rows to others"):
         kcalib.recalibration.TemperatureScaling().fit(y, p)

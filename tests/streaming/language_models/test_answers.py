@@ -294,7 +294,7 @@ def test_sources(tmp_path):
     for true, pred in samples.chunks(4):
         state.update(true, pred)
     assert state.n_samples == 6 and source(SAMPLES, clusters="answerKey").clusters is not None
-    with pytest.raises(ValueError, match=re.escape("there is no field 'subject', as clusters= says; the file has the")):
+    with pytest.raises(ValueError, match=re.escape("there is no field 'subject' for clusters=; the file has the")):
         source(SAMPLES, clusters="subject")
     for options in ({"logits": "z"}, {"from_logits": True}, {"parameters": {"mean": "m"}}):
         with pytest.raises(ValueError, match=r"is read as a log of a language model, and .* is for other files"):

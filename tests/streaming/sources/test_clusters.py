@@ -63,7 +63,7 @@ def test_a_run_adds_the_clusters_of_a_source(folder, data, clusters):
             lambda: source({"y": Y, "p": P}, clusters=NAMES),
             "`clusters` is an array, expected a name; arrays go with a pair",
         ),
-        (lambda: source("a.npz", clusters="patent"), "no array 'patent', as clusters= says.*did you mean 'patient'"),
+        (lambda: source("a.npz", clusters="patent"), "no array 'patent' for clusters=.*did you mean 'patient'"),
         (lambda: source([(Y, P)], clusters="patient"), "clusters= is a name, but batches are pairs without names"),
         (lambda: source(batches(), clusters="patient"), "clusters= reads the samples twice, but `data` is an iterator"),
         (lambda: run(CalibrationState(3, **OPTIONS), source("a.npz")), "but the source has no clusters; open it with"),

@@ -229,11 +229,11 @@ def test_what_is_wrong(tmp_path):
         parameters={"loc": "mean"},
     )
     message_of(path, "there is no array 'z', as parameters={'mean': ...} says", parameters={"mean": "z"})
-    message_of(path, "are of different families of distributions", parameters={"mean": "mean", "samples": "y"})
+    message_of(path, "belong to different families of distributions", parameters={"mean": "mean", "samples": "y"})
     message_of(path, "`parameters` has the key 'sd', expected keys among mean, std", parameters={"sd": "y"})
     np.savez(path, y=Y, mean=MEAN, std=STD, probs=np.full((N, 2), 0.5))
     message_of(
-        path, "class probabilities .* and predicted distributions, .* say which by probs= or parameters={'mean': ...}"
+        path, "class probabilities .* and predicted distributions, .* choose by probs= or parameters={'mean': ...}"
     )
     message_of(path, "classes= is for class probabilities; leave it out", parameters={"mean": "mean"}, classes=[0, 1])
     np.savez(path, y=Y, mean=MEAN, std=STD[:-1])

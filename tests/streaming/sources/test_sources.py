@@ -396,7 +396,7 @@ def test_arrays_that_are_wrong():
     message_of((Y, P[:, :, None]), r"the predictions have shape \(57, 3, 1\), expected \(n, m\)")
     message_of({"y": Y}, "the mapping has the arrays 'y', expected one of probs")
     message_of({"p": P, "x": Y}, "no array of labels; the mapping has the arrays 'p', 'x', .* name it by labels=")
-    message_of({"p": P, "x": Y}, "there is no array 'z', as labels= says", labels="z")
+    message_of({"p": P, "x": Y}, "there is no array 'z' for labels=", labels="z")
     match = "`labels` is a ndarray, expected the name of one of the arrays; an array goes"
     message_of({"p": P}, match, TypeError, labels=Y)
     message_of(5, "`data` is a int, expected paths", TypeError)

@@ -1,4 +1,4 @@
-"""What everything else stands on: array libraries, devices, threads, memory, random numbers, dense linear algebra.
+"""Array libraries, devices, threads, memory, random numbers, dense linear algebra: the base of all other packages.
 
-Nothing here knows of predictions, kernels or estimates.
+Nothing here knows predictions, kernels or estimates.
 """

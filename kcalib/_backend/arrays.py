@@ -1,10 +1,9 @@
 """Array libraries: the only file that imports array_api_compat.
 
-Arrays on the CPU, of whichever library, become NumPy arrays here, without a copy where the
-library allows it, because that is what the compiled core reads. Arrays on NVIDIA GPUs become
-CuPy arrays, without a copy, which the kernels read; DLPack makes CuPy's current stream wait for
-the work on them that PyTorch or JAX have begun. Arrays on other devices stay what and where they
-are: AMD GPUs, TPUs. Called by `_input.labels` for everything a user passes in.
+Arrays on the CPU become NumPy arrays for the compiled core, without a copy if their library allows it. Arrays on NVIDIA
+GPUs become CuPy arrays without a copy; by DLPack the current stream of CuPy waits for pending work of PyTorch or JAX.
+Arrays on other devices, such as AMD GPUs and TPUs, stay as they are. `_input.labels` calls it for everything that a
+user passes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def as_array(value: Any, name: str) -> Array:
     if array_api_compat.is_torch_array(value):
         _check_not_sparse(value, name)
         if value.device.type == "meta":
-            raise ValueError(f"`{name}` is on the device 'meta', where tensors have no values; pass one that has some")
+            raise ValueError(f"`{name}` is on the device 'meta', whose tensors have no values; pass one with values")
         value = value.detach().resolve_conj().resolve_neg()
     elif array_api_compat.is_jax_array(value):
         _check_not_traced(value, name)
@@ -68,7 +67,7 @@ def as_array(value: Any, name: str) -> Array:
 
 
 def compute_lazy(value: Any) -> Any:
-    """What is still to be computed, computed: a Dask array as its chunks' library has it, a LazyFrame of polars."""
+    """Compute lazy data: a Dask array as an array of its chunks' library, a LazyFrame of polars."""
     if type(value) is np.ndarray or value is None:
         return value
     name = library(value)
@@ -78,7 +77,7 @@ def compute_lazy(value: Any) -> Any:
 
 
 def _with_rows(value: Any, name: str) -> Any:
-    """An Arrow array of lists of one size, as columns of predictions are, with these as rows; others as they are."""
+    """Return an Arrow array of lists of equal size as a 2-d array; other values unchanged."""
     size = getattr(getattr(value, "type", None), "list_size", None)
     if size is None:
         return value
@@ -90,15 +89,15 @@ def _with_rows(value: Any, name: str) -> Any:
 
 
 def _on_cpu(value: Array) -> bool:
-    if library(value) == "array_api_strict":  # simulates devices, which DLPack all calls CPU
+    if library(value) == "array_api_strict":  # simulates devices, which are all the CPU for DLPack
         return "CPU" in str(value.device)
-    if library(value) == "jax":  # may lie on several devices, which DLPack refuses
+    if library(value) == "jax":  # may be on several devices, which DLPack refuses
         return all(device.platform == "cpu" for device in value.devices())
     return bool(value.__dlpack_device__()[0] in _DLPACK_HOST)
 
 
 def on_nvidia_gpu(value: Array) -> bool:
-    """Whether an array of any library is where CuPy can read it."""
+    """Return whether CuPy can read an array of any library."""
     name = library(value)
     if name == "torch":
         import torch
@@ -112,7 +111,7 @@ def on_nvidia_gpu(value: Array) -> bool:
 
 
 def gpu_of(value: Array) -> int | None:
-    """The number of the NVIDIA GPU that an array of any library is on; None elsewhere, and for one on several."""
+    """Return the number of the NVIDIA GPU of an array of any library; None elsewhere, and if it is on several GPUs."""
     if is_cuda(value):
         return int(value.device.id)
     if not on_nvidia_gpu(value) or (library(value) == "jax" and len(value.devices()) > 1):
@@ -121,7 +120,7 @@ def gpu_of(value: Array) -> int | None:
 
 
 def _to_cupy(value: Array, name: str) -> Array:
-    """An array on an NVIDIA GPU as a CuPy array of the same memory."""
+    """Return an array on an NVIDIA GPU as a CuPy array with the same memory."""
     if is_cuda(value):
         return value
     if library(value) == "jax":
@@ -167,7 +166,7 @@ def _check_not_traced(value: Any, name: str) -> None:
 
 
 def _without_objects(array: np.ndarray, value: Any, name: str) -> np.ndarray:
-    """An object array whose entries are all strings or all numbers, as an array of these."""
+    """Convert an object array of only strings or only numbers."""
     if array.ndim == 0:
         raise TypeError(f"`{name}` is {_describe_value(value)}, expected an array or a list")
     for index, entry in np.ndenumerate(array):
@@ -198,17 +197,17 @@ def _describe_value(value: Any) -> str:
 
 
 def is_host(array: Array) -> bool:
-    """Whether `as_array` brought the array to NumPy."""
+    """Return whether `as_array` returned a NumPy array."""
     return isinstance(array, np.ndarray)
 
 
 def is_cuda(array: Array) -> bool:
-    """Whether it is a CuPy array, which all arrays on NVIDIA GPUs are behind `as_array`."""
+    """Return whether it is a CuPy array, as `as_array` returns for arrays on NVIDIA GPUs."""
     return type(array) is not np.ndarray and bool(array_api_compat.is_cupy_array(array))
 
 
 def check_not_cuda(array: Array, computation: str) -> None:
-    """Raise if a computation that has no method on GPUs gets an array on one; it is not moved to the host silently."""
+    """Refuse an array on a GPU for a computation that needs the host; it is not moved silently."""
     if is_cuda(array):
         raise NotImplementedError(
             f"{computation} cannot be computed on a GPU ({describe_device(array)}); bring the arrays to the CPU first, "
@@ -217,7 +216,7 @@ def check_not_cuda(array: Array, computation: str) -> None:
 
 
 def to_compute_device(array: Array, dtype: Any = None) -> Array:
-    """CuPy arrays as they are, others on the host; in a dtype of NumPy, if given, as compiled code reads it."""
+    """Return CuPy arrays unchanged and others as host arrays, in a dtype of NumPy if given."""
     if is_cuda(array):
         return array if dtype is None else namespace(array).astype(array, dtype, copy=False)
     array = to_host(array)
@@ -225,22 +224,22 @@ def to_compute_device(array: Array, dtype: Any = None) -> Array:
 
 
 def check_no_threads(array: Array, threads: Any) -> None:
-    """Refuse a number of threads where the array is on a GPU."""
+    """Refuse a number of threads for an array on a GPU."""
     if threads is not None and is_cuda(array):
         raise ValueError(f"`threads` has no effect on arrays on {describe_device(array)}; leave it out")
 
 
 def as_compact(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """`array` as compiled code reads it: C-contiguous, aligned, in `dtype`; itself if it is that already."""
+    """Return `array` C-contiguous and aligned in `dtype`, without a copy if possible."""
     if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.require(array, dtype, ["C", "A"])
 
 
 def namespace(array: Array) -> Any:
-    """The array API namespace of the array's library."""
+    """Return the array API namespace of the library of an array."""
     if type(array) is np.ndarray:
-        return np  # nearly the standard's; the wrapper is slow to import and to call
+        return np  # nearly the standard; the wrapper is slow to import and call
     return array_api_compat.array_namespace(array)
 
 
@@ -249,7 +248,7 @@ def device(array: Array) -> Any:
 
 
 def to_host(array: Array) -> np.ndarray:
-    """An array on any device as a NumPy array: without a copy from the CPU, where the library allows it."""
+    """Return an array on any device as a NumPy array, without a copy from the CPU if its library allows it."""
     if type(array) is np.ndarray and array.dtype.kind in "biufcU":  # the usual case
         return array
     if array_api_compat.is_cupy_array(array):
@@ -268,14 +267,14 @@ def _without_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def like(values: Any, reference: Array, dtype: Any = None) -> Array:
-    """Host `values` as an array of the reference's library on its device."""
+    """Return host `values` as an array of the library and on the device of `reference`."""
     if is_host(reference):
         return np.asarray(values, dtype=dtype)
     return namespace(reference).asarray(values, dtype=dtype, device=device(reference))
 
 
 def to_original_library(array: Array, original: Any) -> Array:
-    """`array`, computed from ``as_array(original)``, in the library of `original`; NumPy for lists, frames and Dask."""
+    """Return `array`, computed from ``as_array(original)``, in the library of `original` (or NumPy)."""
     name = library(original)
     if is_cuda(array):
         if name == "torch":
@@ -286,7 +285,7 @@ def to_original_library(array: Array, original: Any) -> Array:
             import cupy
             import jax
 
-            return jax.dlpack.from_dlpack(cupy.ascontiguousarray(array))  # JAX reads no other order
+            return jax.dlpack.from_dlpack(cupy.ascontiguousarray(array))  # JAX needs C order
         return array
     if not is_host(array) or not array_api_compat.is_array_api_obj(original) or name in ("numpy", "dask"):
         return array
@@ -294,23 +293,23 @@ def to_original_library(array: Array, original: Any) -> Array:
 
 
 def asarray_like(array: Array, reference: Array) -> Array:
-    """`array`, of any library on any device, as one of the reference's library on its device."""
+    """Return `array`, of any library and device, in the library and on the device of `reference`."""
     if is_host(array) and is_host(reference):
         return array
     if library(array) == library(reference) and device(array) == device(reference):
         return array
     if is_cuda(array):
         raise ValueError(
-            f"an array is on {describe_device(array)}, another that it is used with on {describe_device(reference)}; "
+            f"one array is on {describe_device(array)}, another one on {describe_device(reference)}; "
             "bring them to one place, such as by cupy.asarray inside `with cupy.cuda.Device(0):`, or by cupy.asnumpy"
         )
     return like(to_host(array), reference)
 
 
 def library(array: Array) -> str:
-    """Name of the array's library, for messages and results."""
+    """Return the name of the library of an array, for messages and results."""
     module = type(array).__module__.partition(".")[0]
-    if module != "torch" and array_api_compat.is_torch_array(array):  # of a subclass that is someone else's
+    if module != "torch" and array_api_compat.is_torch_array(array):  # a subclass from another library
         return "torch"
     return "jax" if module == "jaxlib" else module
 
@@ -322,12 +321,12 @@ def describe_device(array: Array) -> str:
 
 
 def subscript(index: Any) -> str:
-    """``[2, 3]``, as in messages about one entry; nothing for an array that is a number."""
+    """Return the index for messages, ``[2, 3]``; an empty text for a scalar."""
     return f"[{', '.join(str(int(i)) for i in index)}]" if len(index) else ""
 
 
 def kind_of(array: Array) -> str:
-    """One letter like NumPy's dtype.kind, for any library."""
+    """Return a letter like dtype.kind of NumPy for any library."""
     if is_host(array):
         return str(array.dtype.kind)
     xp = namespace(array)
@@ -336,7 +335,7 @@ def kind_of(array: Array) -> str:
 
 
 def cast(xp: Any, array: Array, name: str, or_else: str | None = None) -> Array:
-    """`array` in dtype `name`, or in `or_else` where the library has no such dtype."""
+    """Return `array` in dtype `name`, or in `or_else` if the library lacks it."""
     dtype = getattr(xp, name)
     if array.dtype == dtype:
         return array

@@ -1,8 +1,7 @@
-"""Kernels on NVIDIA GPUs: the text of src/cuda, compiled by NVRTC for a device and launched there.
+"""Kernels on NVIDIA GPUs: sources of src/cuda, compiled by NVRTC and launched.
 
-What is compiled is the text of the shared headers and of a .cu file behind definitions of the wanted combination. CuPy
-keeps the result on disk, and this module in memory. Launches go to the current stream of the current device, where
-`_backend.arrays` has seen to it that the arrays are. Called by `_pairs.backends.cuda` and whoever else has a .cu file.
+The source is the shared headers and a .cu file after definitions for the required variant. CuPy caches the result on
+disk, this module in memory. Launches use the current stream of the current device, which `_backend.arrays` has set.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-# Not all of the headers' constants are used in every combination (177), and they have pragmas of other compilers (161).
+# Some constants of the headers are unused (177), and there are pragmas of other compilers (161).
 # That functions are for the device unless they say otherwise CuPy asks for; an option must not be given twice.
 OPTIONS = ("--std=c++17", "-diag-suppress=177,161")
 THREADS = 256  # of a block
@@ -26,9 +25,9 @@ THREADS = 256  # of a block
 
 @dataclass(frozen=True)
 class Program:
-    """Files under src, one behind the other, with definitions: what NVRTC compiles at once.
+    """Files under src, concatenated, with definitions: a unit of compilation by NVRTC.
 
-    Its functions run in blocks of `threads` threads, a number that the text reads as KCALIB_THREADS.
+    Its functions run in blocks of `threads` threads, KCALIB_THREADS in the source.
     """
 
     files: tuple[str, ...]
@@ -41,15 +40,15 @@ class Program:
 
     @property
     def every_option(self) -> tuple[str, ...]:
-        """What is passed to the compiler."""
+        """Return the options for the compiler."""
         return (*OPTIONS, *define(THREADS=self.threads), *self.options)
 
     def blocks(self, count: int) -> int:
-        """How many blocks have at least `count` threads."""
+        """Return the number of blocks with at least `count` threads in total."""
         return -(-count // self.threads)
 
     def launch(self, name: str, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
-        """Run function `name` on a grid of blocks; None is a null pointer, a `struct` is passed by value."""
+        """Launch function `name` on a grid of blocks; None is a null pointer, a `struct` is passed by value."""
         import cupy
 
         module = _module(self.source, self.every_option, int(cupy.cuda.Device().id))
@@ -58,15 +57,15 @@ class Program:
 
 
 def define(**numbers: int) -> tuple[str, ...]:
-    """Options of the compiler that define numbers, so that they are written down once: KCALIB_TILE for TILE."""
+    """Return options that define numbers, such as KCALIB_TILE for TILE, which are thus written once."""
     return tuple(f"-DKCALIB_{name}={number}" for name, number in numbers.items())
 
 
 def struct(layout: np.dtype, values: Mapping[str, Any]) -> np.ndarray:
-    """A struct that a launch passes by value: CuPy takes a NumPy array of one element as the bytes of an argument.
+    """Return a struct for passing by value: CuPy passes the bytes of a NumPy array with one element.
 
-    `values` has for every field of `layout` a CuPy array (a pointer to it), None (a null pointer), a number, or, for
-    a field that is a struct, what its fields are.
+    `values` has for every field of `layout` a CuPy array (a pointer to it), None (a null pointer), a number, or the
+    values of the fields of a struct.
     """
     filled = np.zeros((), dtype=layout)
     _fill(filled, values)
@@ -74,10 +73,10 @@ def struct(layout: np.dtype, values: Mapping[str, Any]) -> np.ndarray:
 
 
 def layout_check(name: str, layout: np.dtype) -> str:
-    """Whether struct `name` of the compiled text is laid out as `layout`, as an expression of C++.
+    """Return a C++ expression for whether struct `name` in the source has the layout `layout`.
 
-    It has to be as large, and its fields have to be as large and in this order: then they are at the same offsets.
-    (NVRTC has no offsetof. `Instance<S>::of` in the text is a constant of type S.)
+    The sizes of struct and fields and the order of fields must agree: then offsets agree. (NVRTC has no offsetof.
+    `Instance<S>::of` in the source is a constant of type S.)
     """
     fields = layout.names or ()
     sizes = [f"sizeof({name}::{field})=={layout[field].itemsize}" for field in fields]
@@ -105,7 +104,7 @@ def _module(source: str, options: tuple[str, ...], device: int) -> Any:
 
 @functools.cache
 def _source(files: tuple[str, ...]) -> str:
-    """The text of files under src, pasted one behind the other."""
+    """Return the concatenated files under src."""
     folder = importlib.resources.files("kcalib") / "_src"
     parts = []
     for file in files:
@@ -116,5 +115,5 @@ def _source(files: tuple[str, ...]) -> str:
 
 
 def tensor_float() -> bool:
-    """Whether CuPy is told to round factors of float32 products to the 3 digits of TF32."""
+    """Return whether CuPy is set to round factors of float32 products to TF32."""
     return os.environ.get("CUPY_TF32", "0") not in ("", "0")

@@ -1,9 +1,8 @@
 """The current GPU: public functions and methods run on the GPU of their arrays.
 
-`on_their_gpu` looks for arrays on NVIDIA GPUs among the arguments, of CuPy, PyTorch or JAX, also in dictionaries, lists
-and objects of kcalib. With one it makes its GPU the current one for the call and lets `faults` say what goes wrong
-there; CuPy's current stream on that GPU stays the caller's. Without one it calls the function, nothing else. Applied
-to everything public that computes with arrays; `methods_on_their_gpu` applies it to all methods of a class.
+`on_their_gpu` looks for arrays of CuPy, PyTorch or JAX on NVIDIA GPUs among the arguments, also in dictionaries, lists
+and objects of kcalib. If there is one, its GPU is the current one during the call, and `faults` explains errors; the
+current stream of CuPy on that GPU is not changed. `methods_on_their_gpu` applies it to all methods of a class.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from kcalib._backend.faults import check_gpu, explain_error, import_cupy
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# What holds no array on a GPU, of the arguments that come most often.
+# Frequent types of arguments that hold no array on a GPU.
 _PLAIN = frozenset({np.ndarray, np.float64, np.int64, np.bool_, int, float, str, bool, type(None)})
-_DEPTH, _ENTRIES = 4, 64  # how far to look into objects, and how many entries of a list
+_DEPTH, _ENTRIES = 4, 64  # depth of search in objects, entries of a list
 
 
 class Place(NamedTuple):
     """An array on a GPU among the arguments."""
 
     argument: str  # parameter
-    label: str  # as messages call it
+    label: str  # name in messages
     gpu: int
     array: Any
 
 
 def on_their_gpu(function: F) -> F:
-    """Run `function` with the GPU of its array arguments as the current one; the caller's is current again after."""
+    """Run `function` with the GPU of its array arguments as the current one, and restore the caller's."""
     code: Any = function
     names = code.__code__.co_varnames[: code.__code__.co_argcount]
 
@@ -56,7 +55,7 @@ def on_their_gpu(function: F) -> F:
 
 
 def methods_on_their_gpu(cls: type[T]) -> type[T]:
-    """`on_their_gpu` for the constructor and all public methods that are written in a class."""
+    """Apply `on_their_gpu` to the constructor and all public methods that a class defines."""
     for name, value in list(vars(cls).items()):
         if inspect.isfunction(value) and (name == "__init__" or not name.startswith("_")):
             setattr(cls, name, on_their_gpu(value))
@@ -80,7 +79,7 @@ def _run(function: Callable[..., Any], place: Place, args: Any, kwargs: Any) -> 
 
 
 def _release_memory(error: BaseException | None, cupy: Any, gpu: int) -> None:
-    """Free what the failed call holds on the GPU, even where the error is kept, as in interactive Python."""
+    """Free what the failed call holds on the GPU, even if the error is kept, as in interactive Python."""
     out_of_memory = isinstance(error, MemoryError)
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -136,7 +135,7 @@ def _call_to_fetch(place: Place) -> str:
 
 
 def _places(value: Any, argument: str, label: str, depth: int) -> Iterator[Place]:
-    """Yield the arrays on GPUs in a value, and in its entries and attributes."""
+    """Yield the arrays on GPUs in a value, its entries and its attributes."""
     kind: Any = type(value)
     category = _classify_type(kind)
     if category is None or depth == 0:
@@ -160,10 +159,10 @@ def _places(value: Any, argument: str, label: str, depth: int) -> Iterator[Place
 
 @functools.lru_cache(maxsize=1024)
 def _classify_type(kind: Any) -> str | None:
-    """Classify a type by the names of its bases, since the libraries need not be installed.
+    """Classify a type by the names of its bases, since libraries may be missing.
 
-    "array": of a library that has arrays on GPUs; "object": of kcalib, derived from one of its classes, or a
-    distribution of another library; "mapping"; "sequence": a list or tuple; None: holds no arrays.
+    "array": of a library with arrays on GPUs; "object": of kcalib, derived from one of its classes, or a distribution
+    of another library; "mapping"; "sequence": a list or tuple; None: holds no arrays.
     """
     if kind in _PLAIN:
         return None

@@ -1,8 +1,8 @@
-"""Sums of float64 numbers in fixed point: the same bits whatever the order in which numbers are added.
+"""Sums of float64 numbers in fixed point: every bit is the same for any order of addition.
 
-A sum is (high * 2**56 + low) * 2**-80 with two int64 numbers, 0 <= low < 2**56. A number is cut at 2**-80 towards zero,
-and integers are added from there on, so that sums below 2**39 are exact beside that. src/cpu/state/exact_sums.h has
-the same in C. `streaming` adds up batches, processes and machines with it.
+A sum is (high * 2**56 + low) * 2**-80 with two int64 numbers, 0 <= low < 2**56. Numbers are truncated at 2**-80 towards
+zero, then integers are added, exactly for sums below 2**39. src/cpu/state/exact_sums.h is the same in C. `streaming`
+adds up batches, processes and machines with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kcalib._backend.arrays import Array
 LOW_BITS = 56
 LOW_MASK = (1 << LOW_BITS) - 1
 HALF = LOW_BITS // 2
-AT_ONCE = 2**16  # numbers whose pieces are added in one go: 2**34 each at most, so that float64 sums are exact
+AT_ONCE = 2**16  # numbers that are added together: halves are at most 2**34, so that float64 sums are exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +32,17 @@ class ExactSums:
 
     @classmethod
     def zeros(cls, *shape: int) -> ExactSums:
-        """Return sums of nothing, on the host."""
+        """Return sums without terms, on the host."""
         return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
 
     @classmethod
     def of(cls, values: Array) -> ExactSums:
-        """Convert float64 numbers below 2**38 in size, each by itself."""
+        """Convert each of float64 numbers below 2**38 in size."""
         return cls._carry(*_cut(values))
 
     @classmethod
     def over_rows(cls, values: Array) -> ExactSums:
-        """Add up over the first axis."""
+        """Return the sums over the first axis."""
         xp, parts = arrays.namespace(values), []
         for begin in range(0, max(1, values.shape[0]), AT_ONCE):
             high, low = _cut(values[begin : begin + AT_ONCE, ...])
@@ -52,7 +52,7 @@ class ExactSums:
 
     @classmethod
     def by_group(cls, values: Array, groups: Array, n_groups: int) -> ExactSums:
-        """Add up the rows of each group, shape (n_groups, c); `groups` are 0..n_groups-1, shape (n,)."""
+        """Return the sums of the rows of each group, shape (n_groups, c); `groups` are 0..n_groups-1, shape (n,)."""
         xp, parts, width = arrays.namespace(values), [], values.shape[1]
         columns = xp.arange(width, device=arrays.device(values))
         for begin in range(0, max(1, values.shape[0]), AT_ONCE):
@@ -91,7 +91,7 @@ class ExactSums:
         return ExactSums(arrays.to_host(self.high), arrays.to_host(self.low))
 
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return high and low in one dimension, in the same memory: compiled code adds to them."""
+        """Return high and low flattened without a copy, for compiled code."""
         return self.high.reshape(-1), self.low.reshape(-1)
 
     def reshape(self, *shape: int) -> ExactSums:
@@ -99,12 +99,12 @@ class ExactSums:
         return ExactSums(xp.reshape(self.high, shape), xp.reshape(self.low, shape))
 
     def limbs(self) -> Array:
-        """Return three int64 numbers each, shape (3, ...), that may be added up 2**35 times, on the host."""
+        """Return three int64 numbers for each sum, shape (3, ...), on the host; they may be added up 2**35 times."""
         return np.stack([self.high, self.low >> HALF, self.low & _mask(HALF)])
 
     @classmethod
     def of_limbs(cls, limbs: np.ndarray) -> ExactSums:
-        """Return the sums that added `limbs` stand for."""
+        """Return the sums of added `limbs`."""
         return cls._join(*limbs)
 
     def to_arrays(self, name: str) -> dict[str, np.ndarray]:
@@ -117,24 +117,24 @@ class ExactSums:
         return cls(arrays[f"{name}_high"], arrays[f"{name}_low"])
 
     def to_float(self) -> np.ndarray:
-        """Return the nearest float64 numbers, up to one unit in the last place, of sums on the host."""
-        up = self.low >> (LOW_BITS - 1)  # so that a small negative sum is not the difference of two large ones
+        """Return the nearest float64 numbers, up to one unit in the last place, on the host."""
+        up = self.low >> (LOW_BITS - 1)  # avoids cancellation for small negative sums
         high, low = self.high + up, self.low - (up << LOW_BITS)
         return np.asarray(high.astype(np.float64) * 2.0**-24 + low.astype(np.float64) * 2.0**-80)
 
     def is_large(self) -> bool:
-        """Say whether a sum is beyond 2**37: the next addition might not be representable."""
+        """Return whether a sum exceeds 2**37: the next addition might overflow."""
         xp = arrays.namespace(self.high)
         return bool(xp.any(xp.abs(self.high) >= 2**61))
 
 
 def _cut(values: Array) -> tuple[Array, Array]:
-    """Split numbers into high and low parts, towards zero: |low| < 2**56."""
+    """Split numbers into high and low parts towards zero, |low| < 2**56."""
     xp = arrays.namespace(values)
     scaled = values * 2.0**24
     integers = xp.trunc(scaled)
     low = (scaled - integers) * 2.0**LOW_BITS
-    return xp.asarray(integers, dtype=xp.int64), xp.asarray(low, dtype=xp.int64)  # also of NumPy's scalars
+    return xp.asarray(integers, dtype=xp.int64), xp.asarray(low, dtype=xp.int64)  # NumPy scalars become arrays
 
 
 def _mask(bits: int) -> int:

@@ -1,7 +1,7 @@
-"""What goes wrong on GPUs, each in one sentence with the remedy: no CuPy, the wrong one, no memory, a broken kernel.
+"""Errors on GPUs, each in one sentence with a remedy: no CuPy, the wrong one, no memory, a broken kernel.
 
-CuPy, the driver and the compiler say it in many ways; `explain_error` knows them, by names and texts, since CuPy itself
-may be what cannot be imported. Called by `arrays` when it needs CuPy, and by `devices` around every public function.
+`explain_error` recognises errors of CuPy, the driver and the compiler by names and texts, since CuPy may not be
+importable. `arrays` uses it when it needs CuPy, `devices` around every public function.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LIBRARIES = r"(?:lib|cuda)?(nvrtc|cudart|cublasLt|cublas|cusolver|cusparse|cura
 
 
 def import_cupy(location: str, remedy: str) -> Any:
-    """Import CuPy for an array of another library; arguments are as "`y_pred` is on cuda:0", "pass y_pred.cpu()"."""
+    """Import CuPy for an array of another library; arguments are like "`y_pred` is on cuda:0", "pass y_pred.cpu()"."""
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -38,7 +38,7 @@ def import_cupy(location: str, remedy: str) -> Any:
 
 @functools.cache
 def check_gpu(gpu: int) -> None:
-    """Refuse a GPU that the kernels are not for."""
+    """Refuse a GPU that the kernels do not support."""
     import cupy
 
     if cupy.cuda.runtime.is_hip:
@@ -60,7 +60,7 @@ def check_gpu(gpu: int) -> None:
 
 
 def explain_error(error: Exception, gpu: int) -> Exception | None:
-    """What to raise instead of an error of CuPy's, of CUDA's libraries or of the compiler; None for other errors."""
+    """Return an error to raise instead of one of CuPy, CUDA libraries or the compiler; None for other errors."""
     kind, text = type(error), str(error)
     name, origin = kind.__name__, kind.__module__.partition(".")[0]
     if origin not in ("cupy", "cupy_backends", "cuda", "builtins") or getattr(error, "name", "") == "cupy":
@@ -113,7 +113,7 @@ def explain_error(error: Exception, gpu: int) -> Exception | None:
 
 
 def describe_gpu(gpu: int) -> str:
-    """``GPU 0 (NVIDIA H200)``."""
+    """Return a description such as ``GPU 0 (NVIDIA H200)``."""
     try:
         import cupy
 
@@ -164,7 +164,7 @@ def _first_error(text: str) -> str:
 
 
 def _tell(error: Exception) -> str:
-    """The line of a message that says what is wrong; CuPy's own frame theirs with rulers and advice."""
+    """Return the line of a message that says what is wrong; CuPy adds rulers and advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" =-")]
     telling = [line for line in lines if re.search(r"[A-Z]\w*Error:|lib\w+\.so", line)]
     return ((telling or lines or [type(error).__name__])[0])[:300]
@@ -175,7 +175,7 @@ def _cupy_version() -> str:
 
 
 def _version(function: str) -> str:
-    """``13.2``; nothing where there is no driver."""
+    """Return a version such as ``13.2``; an empty text without a driver."""
     try:
         import cupy
 
@@ -186,5 +186,5 @@ def _version(function: str) -> str:
 
 
 def format_size(size: int) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes."""
     return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"

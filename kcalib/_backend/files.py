@@ -1,7 +1,4 @@
-"""Names of files as messages show them, what is no file although it has a name of one, and files written whole.
-
-Called by whatever opens files that users name: sources, states, pictures, the command.
-"""
+"""Files that users name: names in messages, special files, atomic writing, and locks."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 REPLACES_OPEN_FILES = os.name != "nt"  # Windows does not
-UNFINISHED = ".part"  # suffix of a file that is being written
-LOCK = ".lock"  # suffix of a file beside one that is being changed
+UNFINISHED = ".part"  # suffix of files that are being written
+LOCK = ".lock"  # suffix of files that lock others
 POLL_SECONDS = 0.02  # between two attempts to lock a file
 
 _KINDS = (
@@ -41,30 +38,30 @@ class FileBusyError(BlockingIOError):
 
 
 def printable(text: Any) -> str:
-    """Return a name in one line, with control characters escaped as by Python's `repr`."""
+    """Return a name on one line, with control characters escaped as by `repr`."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
 
 
 def printable_lines(text: str) -> str:
-    """Return a text of several lines with all other control characters, and those that turn a text round, escaped."""
+    """Return a text with control characters other than newlines, and those that change direction, escaped."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def describe_special_file(path: Any) -> str | None:
-    """Return the kind of a pipe, device or socket, which reading might never end; None for files."""
+    """Return the kind of a pipe, device or socket, whose reading might never end; None for files."""
     mode = os.stat(path).st_mode
     return next((kind for is_kind, kind in _KINDS if is_kind(mode)), None)
 
 
 def write_whole(path: Any, data: bytes) -> None:
-    """Put the bytes into the file, all of them or none: until then what was there stays.
+    """Write a file as a whole or not at all.
 
-    They are written to a new file beside it, which takes its place when it is on the disk.
+    The bytes are written to a new file next to it, which replaces it when it is on disk.
     """
-    target = Path(os.path.realpath(os.fspath(path)))  # of a link the file that it leads to is replaced
+    target = Path(os.path.realpath(os.fspath(path)))  # replace the target of a link
     if target.is_dir():
         raise ValueError(f"{printable(os.fspath(path))} is a folder, expected the name of a file")
-    if target.exists() and not target.is_file():  # it would be replaced, too
+    if target.exists() and not target.is_file():  # do not replace devices
         raise ValueError(f"{printable(os.fspath(path))} is a device or a pipe, expected the name of a file")
     remove_unfinished(target)
     unfinished = None
@@ -88,17 +85,17 @@ def write_whole(path: Any, data: bytes) -> None:
 
 
 def _create_unfinished(target: Path) -> tuple[int, Path]:
-    """Create a file beside the target and lock it, by which other processes know that its writer lives."""
+    """Create a locked file next to the target; the lock shows that its writer lives."""
     while True:
         unfinished = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         if lock_file(descriptor) is not False and unfinished.exists():
             return descriptor, unfinished
-        os.close(descriptor)  # another process has taken it for one that was left, before it was locked
+        os.close(descriptor)  # another process removed it as abandoned before it was locked
 
 
 def lock_file(descriptor: int) -> bool | None:
-    """Lock an open file and say whether that worked; None on a system without locks."""
+    """Lock an open file and return whether that worked; None on a system without locks."""
     if fcntl is None:
         return None
     try:
@@ -111,7 +108,7 @@ def lock_file(descriptor: int) -> bool | None:
 
 
 def remove_unfinished(target: Path) -> None:
-    """Remove files that killed processes have left; those of living ones are locked."""
+    """Remove files that killed processes have left; files of living processes are locked."""
     for unfinished in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             descriptor = os.open(unfinished, os.O_RDWR)
@@ -123,7 +120,7 @@ def remove_unfinished(target: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write the folder's entries to the disk, where the file system can."""
+    """Write the folder entries to disk, if the file system can."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -135,10 +132,10 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def hold_file(path: Any, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Keep other processes that hold the file from changing it, from before it is read until it is written.
+    """Keep other processes from changing a file between reading and writing it.
 
-    A file beside it is locked, which is there as long as a process holds or awaits it; the lock of a process that died
-    is free. On a file system without locks there is a warning. A FileBusyError if another process still holds it after
+    A file next to it is locked; it exists while a process holds or awaits the lock. The lock of a dead process is free.
+    There is a warning if the file system has no locks, and a FileBusyError if another process holds the lock after
     `wait_seconds`.
     """
     target = Path(os.path.realpath(os.fspath(path)))
@@ -158,15 +155,13 @@ def hold_file(path: Any, wait_seconds: float = 0.0) -> Iterator[None]:
             raise
         os.close(descriptor)
         if time.monotonic() >= end and not is_locked:
-            raise FileBusyError(
-                errno.EAGAIN, "is being changed by another process; try again when that has ended", os.fspath(path)
-            )
+            raise FileBusyError(errno.EAGAIN, "is being changed by another process; try again later", os.fspath(path))
         time.sleep(POLL_SECONDS)
     try:
         if is_locked is None:
             warn(
-                f"the file system of {printable(os.fspath(path))} has no locks: what another process writes into that "
-                "file at the same time is lost; let one process at a time change it",
+                f"the file system of {printable(os.fspath(path))} has no locks, and simultaneous changes are lost; "
+                "let one process at a time change the file",
                 UserWarning,
             )
         yield
@@ -177,7 +172,7 @@ def hold_file(path: Any, wait_seconds: float = 0.0) -> Iterator[None]:
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
-    """Say whether the open file is still the one of that name."""
+    """Return whether the open file still has this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Dense linear algebra of NumPy arrays (LAPACK and BLAS) and of CuPy arrays (cuSOLVER and cuBLAS), on their device.
+"""Dense linear algebra of NumPy arrays (LAPACK, BLAS) and CuPy arrays (cuSOLVER, cuBLAS), on their device.
 
-Matrices are float64, and callers have checked their memory (`_backend.memory.check_memory`). On the host BLAS has one
-thread, but for large decompositions: results have the same bits for any number of threads, and no thread of BLAS spins
-while the next sweep runs.
+Matrices are float64; callers have checked the memory (`_backend.memory.check_memory`). On the host BLAS has one thread,
+except for large decompositions: every bit is the same for any number of threads, and BLAS threads do not spin during
+the next sweep.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def matmul(left: Array, right: Array) -> Array:
 
 
 def decomposition_threads(matrix: Array) -> AbstractContextManager[None]:
-    """Limit BLAS to one thread, unless the matrix is so large that its own threads save seconds."""
+    """Limit BLAS to one thread, unless the matrix is so large that more threads save seconds."""
     return one_blas_thread() if len(matrix) <= LARGE else nullcontext()
 
 
 def cholesky(matrix: Array, *, overwrite: bool = False) -> Array:
-    """Return the lower root L of a symmetric matrix L L^T; only the lower triangle is read.
+    """Return the lower Cholesky factor of a symmetric matrix L L^T; only the lower triangle is read.
 
-    With `overwrite` it may take the place of the matrix.
+    With `overwrite` the result may use the memory of the matrix.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def solve_triangular(root: Array, right: Array, *, transposed: bool = False, low
 
 @one_blas_thread()
 def cholesky_solve(root: Array, right: Array) -> Array:
-    """Return (L L^T)^-1 right for the root L that `cholesky` returns."""
+    """Return (L L^T)^-1 right for the factor L of `cholesky`."""
     if arrays.is_host(root):
         by_rows = root.flags.c_contiguous  # SciPy would copy it
         return scipy.linalg.cho_solve((root.T if by_rows else root, not by_rows), right, check_finite=False)
@@ -79,9 +79,9 @@ def cholesky_solve(root: Array, right: Array) -> Array:
 
 
 def eigh(matrix: Array, *, overwrite: bool = False) -> tuple[Array, Array]:
-    """Return the ascending eigenvalues of a symmetric matrix, and its eigenvectors in columns.
+    """Return the ascending eigenvalues and the eigenvectors (columns) of a symmetric matrix.
 
-    Divide and conquer: eigenvectors of equal eigenvalues, too, are orthogonal to rounding.
+    By divide and conquer: eigenvectors of equal eigenvalues are orthogonal to rounding.
     """
     if arrays.is_host(matrix):
         with decomposition_threads(matrix):
@@ -99,13 +99,13 @@ def eigvalsh(matrix: Array, *, overwrite: bool = False) -> Array:
 
 
 def orthonormalize(columns: np.ndarray) -> np.ndarray:
-    """Return Q of columns = Q R, where R has a positive diagonal, of independent columns on the host."""
+    """Return Q of columns = Q R, with a positive diagonal of R, for independent columns on the host."""
     orthogonal, triangle = np.linalg.qr(columns)
     return np.asarray(orthogonal * np.copysign(1.0, np.diag(triangle)))
 
 
 def _as_columns(matrix: np.ndarray) -> np.ndarray:
-    """Return a symmetric matrix in LAPACK's order: in any other it would be copied."""
+    """Return a symmetric matrix in column order, which LAPACK does not copy."""
     return matrix if matrix.flags.f_contiguous else matrix.T
 
 
@@ -133,7 +133,7 @@ def column_norms(values: Array) -> np.ndarray:
 
 
 def weighted_squares(values: Array, weights: Array) -> float:
-    """Return the sum of weights times squares; on the host without arrays of their size."""
+    """Return the sum of weights times squares; on the host without large temporaries."""
     if arrays.is_host(values):
         return float(np.sum(np.einsum("ij,ij,ij->i", values, values, weights)))
     return float(arrays.namespace(values).sum(values * values * weights))

@@ -1,6 +1,6 @@
-"""Checks of the memory that dense methods need, before it is allocated.
+"""Checks of the memory for dense methods, before it is allocated.
 
-Arrays on a GPU take the memory of that GPU. Called by the dense methods.
+For arrays on a GPU the memory of the GPU counts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from kcalib._backend import arrays
 from kcalib._backend.faults import format_size
 from kcalib._backend.threads import MEMBERSHIP, MOUNTS, control_groups
 
-SMALL = 2**20  # bytes that are there: to ask the machine takes longer than what is done with them
+SMALL = 2**20  # bytes that are not checked, because checking takes longer than using them
 
 
 def check_memory(needed: int, max_memory: Any, contents: str, remedy: str, array: Any = None) -> None:
-    """Refuse `needed` bytes above `max_memory`, or by default above what the machine has available.
+    """Refuse `needed` bytes above `max_memory`, by default above the available memory.
 
-    With an `array` on a GPU the memory of this GPU counts: free memory, and CuPy's pool for further arrays. On the host
-    up to a MiB is not checked.
+    For an `array` on a GPU this is the free memory of the GPU plus the pool of CuPy. On the host less than a MiB is not
+    checked.
     """
     on_gpu = array is not None and arrays.is_cuda(array)
     if max_memory is not None:
@@ -85,7 +85,7 @@ def _left_on_machine() -> int | None:
 
 
 def available_memory_on_gpu(device: Any) -> int:
-    """Return the free bytes of a GPU, with those that CuPy's memory pool keeps for further arrays."""
+    """Return the free bytes of a GPU, including the memory pool of CuPy."""
     import cupy
 
     with device:

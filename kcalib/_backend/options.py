@@ -13,7 +13,7 @@ import numpy as np
 
 
 class OptionError(ValueError):
-    """An option with a wrong value; name and fault are apart, for callers with another name for it."""
+    """A wrong value of an option; name and fault are separate, for callers that use another name."""
 
     def __init__(self, option: str, fault: str) -> None:
         super().__init__(option, fault)
@@ -23,13 +23,13 @@ class OptionError(ValueError):
         return f"`{self.option}` {self.fault}"
 
 
-SEED = 0  # of what draws, unless another is given
-LARGEST_SEED = 2**63 - 1  # that an int64 holds
-LARGEST_KEY = 2**64 - 1  # of the counter-based generators
+SEED = 0  # default seed
+LARGEST_SEED = 2**63 - 1  # fits into int64
+LARGEST_KEY = 2**64 - 1  # key of counter-based generators
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
-    """Check an integer and return it as an int in [low, high]."""
+    """Return an integer in [low, high] as an int, or refuse it."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -43,12 +43,12 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, hint
 
 
 def check_seed(seed: Any, high: int | None = None) -> int:
-    """Check a seed and return it as an int; draw one for None, which the caller's result reports."""
+    """Return a seed as an int, a drawn one for None."""
     return secrets.randbits(63) if seed is None else check_integer("seed", seed, 0, high)
 
 
 def as_float(value: Any) -> float:
-    """`float(value)`; integers beyond all floats are infinite, which callers refuse."""
+    """Return `float(value)`; integers that are too large become infinite, which callers refuse."""
     try:
         return float(value)
     except OverflowError:
@@ -56,7 +56,7 @@ def as_float(value: Any) -> float:
 
 
 def check_positive(name: str, value: Any, hint: str = "") -> float:
-    """Check a number and return it as a finite float above 0."""
+    """Return a positive finite number as a float, or refuse it."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise TypeError(f"`{name}` is {value!r}, expected a positive number")
     number = as_float(value)
@@ -66,13 +66,13 @@ def check_positive(name: str, value: Any, hint: str = "") -> float:
 
 
 def show_number(value: float) -> str:
-    """Return a number in six digits, or in full where these are another one: it may be next to a limit."""
+    """Return a number with six digits, or with all if these change it, as next to a limit."""
     text = f"{value:.6g}"
     return text if float(text) == value else repr(float(value))
 
 
 def check_within(name: str, value: Any, low: float, high: float, hint: str = "") -> float:
-    """`value` as a float in [low, high], positive: squares and quotients of others would leave the range of float64."""
+    """Return `value` as a positive float in [low, high], whose squares and quotients stay in the range of float64."""
     if not low <= check_positive(name, value, hint) <= high:
         raise ValueError(f"`{name}` is {show_number(value)}, expected a number between {low:.0e} and {high:.0e}{hint}")
     return float(value)
@@ -91,8 +91,8 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def find_similar(word: str, words: Iterable[str]) -> str | None:
-    """Return the known word most similar to an unknown one, or one that contains it."""
-    import difflib  # after a mistype only
+    """Return the known word most similar to an unknown one, or one that contains it, or None."""
+    import difflib  # needed after a mistype only
 
     by_case = {name.casefold(): name for name in words}
     folded = word.casefold()

@@ -1,7 +1,4 @@
-"""Where and when a number was computed: what results and printed JSON carry, so that histories can say it.
-
-`results`, pages of HTML (`report`) and the command call these functions.
-"""
+"""Where and when a number was computed, for results, HTML pages and JSON."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from kcalib._version import __version__
 
 @functools.cache
 def machine() -> str:
-    """The system, the processor's architecture, and the instruction level that the compiled core runs at."""
+    """Return the system, the processor architecture, and the instruction level of the compiled core."""
     return f"{platform.system()} {platform.machine()}, {_native.cpu_levels()[0]}"
 
 
 def versions() -> dict[str, str]:
-    """Of what took part."""
+    """Return the versions of kcalib and its dependencies."""
     return {
         "kcalib": __version__,
         "Python": platform.python_version(),
@@ -33,5 +30,5 @@ def versions() -> dict[str, str]:
 
 
 def utc_time() -> str:
-    """UTC to the second, as in RFC 3339."""
+    """Return UTC to the second, as in RFC 3339."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

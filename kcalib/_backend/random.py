@@ -1,12 +1,11 @@
-"""Resampling weights: matrices of numbers that depend on seed, replicate and row alone.
+"""Random weights and labels that depend on seed, replicate and row only.
 
-A replicate of a statistic weighs every row of the data by a random number: how often the row is
-drawn (the bootstrap) or a multiplier of mean 0 (the multiplier bootstrap). The compiled core
-computes the weights (src/include/kcalib/resampling.h says how); any range of replicates can be
-had by itself, in any order, and is the same bit for bit on every machine.
+A replicate of a statistic weighs every row by a random number: how often it is drawn (bootstrap), or a multiplier of
+mean 0 (multiplier bootstrap). The compiled core computes the weights (src/include/kcalib/resampling.h). Any range of
+replicates can be computed separately and in any order, bit for bit the same on every machine.
 
-Labels drawn from predictions are those of NumPy's Philox generator, which is counter-based, too: on a GPU
-src/cuda/philox.cu makes them there, with the same bits.
+Labels are drawn from predictions by NumPy's Philox generator, which is counter-based too; on a GPU src/cuda/philox.cu
+computes the same bits.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Weights:
             object.__setattr__(self, name, check_integer(name, getattr(self, name), low, high))
 
     def values(self, begin: int = 0, end: int | None = None, dtype: Any = "float64", threads: Any = None) -> np.ndarray:
-        """The weights in replicates [begin, end), of shape (n, end - begin); float32: the float64 ones, rounded."""
+        """Return the weights of replicates [begin, end), shape (n, end - begin); float32 weights are rounded."""
         end = check_integer("end", self.n_replicates if end is None else end, 0, self.n_replicates)
         begin = check_integer("begin", begin, 0, end)
         out = np.empty((self.n, end - begin), dtype=check_choice("dtype", dtype, ("float64", "float32")))
@@ -74,11 +73,11 @@ class Weights:
         return out
 
     def part(self, begin: int, end: int) -> Weights:
-        """The weights of replicates [begin, end) alone."""
+        """Return the weights of replicates [begin, end)."""
         return replace(self, n_replicates=end - begin, first=self.first + begin)
 
     def products(self, vector: np.ndarray, threads: Any = None) -> np.ndarray:
-        """``vector @ values()`` of counts ("multinomial"), which are drawn, and never stored."""
+        """Return ``vector @ values()`` for counts ("multinomial"), which are drawn but not stored."""
         out = np.empty(self.n_replicates)
         if out.size:
             with run_options(threads) as options:
@@ -91,7 +90,7 @@ class Weights:
 def make_weights(
     reference: Array, weights: Weights, begin: int = 0, end: int | None = None, *, threads: Any = None
 ) -> Array:
-    """`weights.values(begin, end)`, float64, shape (n, end - begin): a CuPy array if `reference` is one, or NumPy's."""
+    """Return `weights.values(begin, end)` in float64, as a CuPy array if `reference` is one."""
     end = weights.n_replicates if end is None else end
     if arrays.is_cuda(reference):
         return draw_on_device(weights, begin, end, end - begin, "float64")
@@ -101,7 +100,7 @@ def make_weights(
 def batches(
     reference: Array, weights: Weights, n_bytes: int, *, threads: Any = None
 ) -> Iterator[tuple[int, int, Array]]:
-    """(begin, end, weights of the replicates in between), each of at most about `n_bytes`."""
+    """Yield (begin, end, weights of these replicates), each of at most about `n_bytes`."""
     step = max(1, n_bytes // (8 * weights.n))
     for begin in range(0, weights.n_replicates, step):
         end = min(begin + step, weights.n_replicates)
@@ -109,9 +108,9 @@ def batches(
 
 
 def draw_on_device(weights: Weights, begin: int, end: int, width: int, dtype: str, rows: int | None = None) -> Array:
-    """Weights of replicates [begin, end), made on the current device, shape (n, width): the last columns are zeros.
+    """Return weights of replicates [begin, end) on the current device, shape (n, width); further columns are zero.
 
-    With `rows` >= n the shape is (rows, width), and the last rows are zeros, too.
+    With `rows` >= n the shape is (rows, width), and further rows are zero.
     """
     import cupy
 
@@ -134,13 +133,13 @@ def draw_on_device(weights: Weights, begin: int, end: int, width: int, dtype: st
 
 
 def weights_program(dtype: str) -> Program:
-    # Without fused products, for the bits of the compiled core.
+    # Without fused products the bits are those of the compiled core.
     options = ("-fmad=false", f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}")
     return Program(("include/kcalib/math.h", "include/kcalib/resampling.h", "cuda/weights.cu"), options)
 
 
 class RandomNumbers:
-    """Numbers that NumPy's `generator` gives, one after the other, as NumPy or CuPy arrays as `reference` is."""
+    """Consecutive numbers of NumPy's `generator`, as NumPy or CuPy arrays like `reference`."""
 
     def __init__(self, generator: np.random.Generator, reference: Array) -> None:
         self._generator = generator
@@ -150,12 +149,12 @@ class RandomNumbers:
             state: Any = generator.bit_generator.state
             counter, self._key = state["state"]["counter"], state["state"]["key"]
             assert not counter[1:].any()
-            # Words come four at a time; the counter is that of the block in the buffer.
+            # Words come four at a time; the counter belongs to the block in the buffer.
             self._position = 4 * int(counter[0]) + int(state["buffer_pos"]) - 4
             self._half_left = bool(state["has_uint32"])
 
     def uniform(self, count: int) -> Array:
-        """``generator.random(count)``."""
+        """Return ``generator.random(count)``."""
         if not self._counted:
             return self._to_device(self._generator.random(count))
         import cupy
@@ -166,15 +165,15 @@ class RandomNumbers:
         return out
 
     def integers(self, high: int, count: int) -> Array:
-        """``generator.integers(high, size=count)``, for `high` from 1 to 2**32 - 1."""
+        """Return ``generator.integers(high, size=count)``, for `high` from 1 to 2**32 - 1."""
         if not self._counted:
             return self._to_device(self._generator.integers(high, size=count))
         import cupy
 
         assert not self._half_left
-        if high == 1:  # takes no numbers
+        if high == 1:  # uses no numbers
             return cupy.zeros(count, dtype=cupy.int64)
-        refused = count * ((2**32 - high) % high) / 2**32  # expected number of half words that give none
+        refused = count * ((2**32 - high) % high) / 2**32  # expected number of rejected half words
         size = count + math.ceil(refused + 10 * math.sqrt(refused)) + 32
         while True:
             numbers = cupy.empty(size, dtype=cupy.int64)
@@ -197,16 +196,16 @@ class RandomNumbers:
 
 
 def replicate_numbers(seed: int, replicate: int, reference: Array, first: int = 0) -> RandomNumbers:
-    """Numbers that depend on seed and replicate alone, from number `first` on, a multiple of 4."""
+    """Return numbers that depend on seed and replicate only, from number `first` on, a multiple of 4."""
     key = np.array([seed, replicate], dtype=np.uint64)
     return RandomNumbers(np.random.Generator(np.random.Philox(key=key).advance(first // 4)), reference)
 
 
 def cumulative_sums(probabilities: Array) -> Array:
-    """Those of the rows, shape (n, m), in float64, added one by one; on the host unless they are on a GPU."""
+    """Return cumulative sums of the rows, shape (n, m), in float64, on the host unless they are on a GPU."""
     if not arrays.is_cuda(probabilities):
         host = arrays.to_host(probabilities)
-        return np.cumsum(host, axis=1, dtype=np.float64, out=np.empty(host.shape))  # row-major, whatever the rows are
+        return np.cumsum(host, axis=1, dtype=np.float64, out=np.empty(host.shape))  # always row-major
     xp = arrays.namespace(probabilities)
     p = xp.ascontiguousarray(probabilities, dtype=xp.float64)
     out = xp.empty_like(p)
@@ -216,21 +215,21 @@ def cumulative_sums(probabilities: Array) -> Array:
 
 
 def draw_labels(cumulative: Array, uniform: Array, rows: Array | None = None) -> Array:
-    """Labels drawn from rows of probabilities, shape (n,), by one uniform number in [0, 1) for each.
+    """Draw labels from rows of probabilities, shape (n,), each by a uniform number in [0, 1).
 
-    `cumulative` is the cumulative sum of the rows, shape (n, m), of which label i takes `rows[i]` (i, if they are not
-    given). A label of probability 0 is never drawn.
+    `cumulative` holds the cumulative sums of the rows, shape (n, m). Label i uses row `rows[i]`, by default i. A label
+    of probability 0 is never drawn.
     """
     if arrays.is_cuda(cumulative):
         return _labels_on_device(cumulative, uniform, rows, 1)[:, 0]
     if rows is not None:
         cumulative = cumulative[rows]
-    # The last sum is above all thresholds, unless predictions have changed since they were checked: it is not asked.
+    # Without comparing the last sum: it exceeds all thresholds, unless predictions changed after the check.
     return np.asarray(np.sum(cumulative[:, :-1] <= thresholds(cumulative[:, -1], uniform)[:, None], axis=1))
 
 
 def thresholds(totals: Array, uniform: Array) -> Array:
-    """`uniform` as shares of `totals`, always below them."""
+    """Return `uniform` times `totals`, always below `totals`."""
     xp = arrays.namespace(totals)
     shares = uniform * totals
     return xp.minimum(shares, xp.nextafter(totals, xp.zeros_like(totals)), out=shares)
@@ -239,11 +238,10 @@ def thresholds(totals: Array, uniform: Array) -> Array:
 def draw_label_batches(
     probabilities: Array, n_draws: int, seed: int, *, at_once: int, threads: Any = None
 ) -> Iterator[Array]:
-    """Labels drawn from the rows of `probabilities`, shape (n, draws), `at_once` draws at a time.
+    """Yield labels drawn from the rows of `probabilities`, shape (n, draws), `at_once` draws at a time.
 
-    By inversion of one uniform number a label, of NumPy's Philox generator: draw after draw, sample after
-    sample, so that neither `at_once` nor an array's library or device matters. NumPy arrays (int32), by so many
-    threads, or CuPy arrays, beside the probabilities.
+    Each label is the inverse of a uniform number of NumPy's Philox generator, draw by draw and sample by sample, so
+    that the result does not depend on `at_once`, library or device. Labels are NumPy arrays (int32) or CuPy arrays.
     """
     bits = np.random.Philox(seed)
     cumulative = cumulative_sums(probabilities)
@@ -284,7 +282,7 @@ def draw_replicate_batches(
 
 @dataclass(frozen=True, eq=False)
 class BinaryDraws:
-    """Labels of two classes that are drawn where they are needed (`label_lines` in src/cpu/random/weights.h)."""
+    """Labels of two classes that are drawn on use (`label_lines` in src/cpu/random/weights.h)."""
 
     thresholds: np.ndarray  # uint64, shape (n,)
     key: tuple[int, int]  # of NumPy's Philox generator
@@ -292,7 +290,7 @@ class BinaryDraws:
 
     @classmethod
     def of(cls, probabilities: np.ndarray, n_draws: int, seed: int, *, threads: Any = None) -> BinaryDraws:
-        """Those that `draw_label_batches` gives."""
+        """Return the draws of `draw_label_batches`."""
         with run_options(threads) as options:
             thresholds = _native.label_thresholds(np.ascontiguousarray(probabilities, dtype=np.float64), options)
         return cls(thresholds, _key(np.random.Philox(seed)), n_draws)
@@ -305,7 +303,7 @@ def _key(generator: np.random.Philox) -> tuple[int, int]:
 
 
 def _labels_on_device(cumulative: Array, uniform: Array, rows: Array | None, draws: int) -> Array:
-    """Shape (n, draws); `uniform` draw after draw."""
+    """Return labels, shape (n, draws); `uniform` is ordered by draws."""
     xp = arrays.namespace(cumulative)
     n = len(cumulative) if rows is None else len(rows)
     out = xp.empty((n, draws), dtype=xp.int64)
@@ -315,7 +313,7 @@ def _labels_on_device(cumulative: Array, uniform: Array, rows: Array | None, dra
 
 
 def philox_program() -> Program:
-    """What makes uniform numbers and labels on a GPU; without fused products, for the bits of NumPy."""
+    """Return the program for uniform numbers and labels on a GPU, without fused products, as in NumPy."""
     return Program(("include/kcalib/math.h", "include/kcalib/philox.h", "cuda/philox.cu"), ("-fmad=false",))
 
 
@@ -326,7 +324,7 @@ def _launch(name: str, count: int, arguments: tuple[Any, ...]) -> None:
 
 
 def hash_numbers(numbers: np.ndarray, seed: int) -> np.ndarray:
-    """Return 64 well mixed bits for each: those of SplitMix64 at the number, in a sequence that starts at the seed."""
+    """Return 64 well mixed bits for each number, by SplitMix64 starting at the seed."""
     with np.errstate(over="ignore"):
         x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + _mix(np.array(seed, dtype=np.uint64))
         return _mix(x)

@@ -1,6 +1,6 @@
-"""Sums over segments on a GPU, with the same bits from run to run; NumPy's `bincount` is their counterpart on the host.
+"""Deterministic sums over segments on a GPU, like `bincount` of NumPy on the host.
 
-CuPy's `bincount` adds up weights by atomic operations, in any order. Called where samples are in bins.
+`bincount` of CuPy adds up weights by atomic operations in any order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COLUMNS = 16  # of a block
 
 
 class Segments:
-    """Rows `order`, shape (n,), of which segment s has those from begins[s] to begins[s + 1]; CuPy arrays of int64."""
+    """Rows `order`, shape (n,); segment s has those from begins[s] to begins[s + 1]. CuPy arrays of int64."""
 
     def __init__(self, order: Array, begins: Array) -> None:
         self._order, self._begins = order, begins
@@ -23,7 +23,7 @@ class Segments:
 
     @classmethod
     def of(cls, numbers: Array, count: int) -> Segments:
-        """By the number of each row's segment, shape (n,), which is 0 to `count` - 1."""
+        """Return segments for the segment number of each row, shape (n,), 0 to `count` - 1."""
         xp = arrays.namespace(numbers)
         order = xp.astype(xp.argsort(numbers), xp.int64, copy=False)
         begins = xp.searchsorted(xp.take(numbers, order), xp.arange(count + 1, dtype=numbers.dtype))
@@ -31,14 +31,14 @@ class Segments:
 
     @classmethod
     def of_runs(cls, sizes: Array) -> Segments:
-        """Segments behind one another, of these sizes."""
+        """Return consecutive segments of these sizes."""
         xp = arrays.namespace(sizes)
         begins = xp.zeros(sizes.shape[0] + 1, dtype=xp.int64)
         begins[1:] = xp.cumsum(sizes)  # of integers: exact in any order
         return cls(xp.arange(int(begins[-1]), dtype=xp.int64), begins)
 
     def sums(self, values: Array, scales: Array | None = None) -> Array:
-        """Those of scales[:, None] * values, shape (n, c) or (n,), over each segment, shape (count, c) or (count,)."""
+        """Return sums over segments of scales[:, None] * values, shape (n, c) or (n,); shape (count, c) or (count,)."""
         xp, width = arrays.namespace(values), 1 if values.ndim == 1 else int(values.shape[1])
         scales = xp.ones(values.shape[0], dtype=xp.float64) if scales is None else scales
         numbers, scales = (xp.ascontiguousarray(a, dtype=xp.float64) for a in (values, scales))

@@ -1,7 +1,7 @@
-"""Special functions where the numbers are: SciPy's on the host, on a GPU CuPy's, which has most of them.
+"""Special functions on the device of the numbers: of SciPy on the host, of CuPy on a GPU.
 
-CuPy's are those of Cephes; SciPy has newer ones for some, so that results differ by more than rounding where the old
-ones have lost digits. Called by whatever computes densities, distribution functions and quantiles.
+CuPy uses Cephes; some functions of SciPy are newer, so that results differ by more than rounding where the old ones
+lose digits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kcalib._backend.arrays import Array
 
 
 def special(array: Array) -> Any:
-    """The module whose functions take the array."""
+    """Return the module with special functions for an array."""
     if not arrays.is_cuda(array):
         return scipy.special
     import cupyx.scipy.special
@@ -25,19 +25,19 @@ def special(array: Array) -> Any:
 
 
 def asarray_on_device_of(array: Array, reference: Array) -> Array:
-    """`array` where `to_compute_device` has the reference."""
+    """Return `array` where `to_compute_device` moves the reference."""
     return arrays.asarray_like(array, reference if arrays.is_cuda(reference) else np.empty(0))
 
 
 def to_device_of(values: Array, reference: Array) -> Array:
-    """Host `values`, such as random numbers, where `to_compute_device` has the reference."""
+    """Return host `values` where `to_compute_device` moves the reference."""
     if arrays.is_cuda(reference) and arrays.is_host(values):
         return arrays.like(values, reference)
     return values
 
 
 def betaincc(a: Array, b: Array, x: Array, complement: Array) -> Array:
-    """1 - I_x(a, b), to relative accuracy; `complement` is 1 - x."""
+    """Return 1 - I_x(a, b) to relative accuracy; `complement` is 1 - x."""
     functions = special(x)
     if hasattr(functions, "betaincc"):
         return functions.betaincc(a, b, x)
@@ -46,7 +46,7 @@ def betaincc(a: Array, b: Array, x: Array, complement: Array) -> Array:
 
 
 def betainccinv(a: Array, b: Array, p: Array) -> Array:
-    """The x with 1 - I_x(a, b) = p."""
+    """Return the x with 1 - I_x(a, b) = p."""
     functions = special(p)
     if hasattr(functions, "betainccinv"):
         return functions.betainccinv(a, b, p)

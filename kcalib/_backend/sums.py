@@ -1,4 +1,4 @@
-"""Sums that consist of sums: added, copied, and stored in files field by field."""
+"""Collections of sums that are added, copied, and stored in files field by field."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
 
-UNIT_BITS = 1074  # of a number after the point
-DIGIT_BITS, N_DIGITS = 56, 40  # of a sum in a file: 2**43 numbers of at most 2**1024
+UNIT_BITS = 1074  # binary places after the point
+DIGIT_BITS, N_DIGITS = 56, 40  # of a sum in a file: up to 2**43 numbers below 2**1024
 MASK = (1 << DIGIT_BITS) - 1
 
 
 class Sums:
-    """Base of frozen dataclasses of `ExactSums`, `WideSums`, arrays, other `Sums`, tuples and dictionaries of these.
+    """Base class of frozen dataclasses of `ExactSums`, `WideSums`, arrays, `Sums`, and tuples or dictionaries of these.
 
-    A field may be None where there is nothing of its kind, and stays so.
+    A field may be None, and then stays None.
     """
 
-    _stored: ClassVar[Mapping[str, str]] = {}  # names of fields in a file, where they are others
-    _least: ClassVar[str] = ""  # the field of which the smaller one is taken instead of the sum
+    _stored: ClassVar[Mapping[str, str]] = {}  # names of fields in a file, if different
+    _least: ClassVar[str] = ""  # the field that is merged by minimum
 
     def __add__(self, other: Self) -> Self:
         return self._map(lambda name: _add(getattr(self, name), getattr(other, name), name == self._least))
@@ -39,7 +39,7 @@ class Sums:
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> Self:
-        """Return sums of the same kinds and sizes, which `to_arrays` has written."""
+        """Return sums of the same kinds and sizes from the result of `to_arrays`."""
         return self._map(lambda name: _restore(self._stored.get(name, name), getattr(self, name), arrays))
 
     def _map(self, function: Callable[[str], Any]) -> Self:
@@ -69,7 +69,7 @@ def _copy(value: Any) -> Any:
 def _store(name: str, value: Any) -> dict[str, np.ndarray]:
     if value is None:
         return {}
-    if isinstance(value, dict):  # whose keys are prefixes
+    if isinstance(value, dict):  # keys are prefixes
         return {key + entry: array for key, part in value.items() for entry, array in _store(name, part).items()}
     if isinstance(value, Sums):
         return value.to_arrays()
@@ -91,10 +91,10 @@ def _restore(name: str, value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 @dataclass(frozen=True)
 class WideSums:
-    """Some sums, on the host."""
+    """Exact sums of numbers of any size, on the host."""
 
     numbers: tuple[int, ...]
-    infinite: tuple[int, ...]  # how many terms were, all of them positive
+    infinite: tuple[int, ...]  # number of infinite terms
 
     @classmethod
     def zeros(cls, count: int) -> WideSums:
@@ -102,7 +102,7 @@ class WideSums:
 
     @classmethod
     def of(cls, values: np.ndarray) -> WideSums:
-        """Convert numbers above minus infinity, shape (count,), each by itself."""
+        """Convert each of the numbers, shape (count,), which may be infinity but not minus infinity."""
         values = np.asarray(values, dtype=np.float64)
         assert not np.any(np.isnan(values) | (values == -np.inf))
         infinite = np.isinf(values)
@@ -115,7 +115,7 @@ class WideSums:
         )
 
     def to_float(self) -> np.ndarray:
-        """Return the nearest float64 numbers; infinite where a term is, or the sum is too large."""
+        """Return the nearest float64 numbers; infinite if a term is, or if the sum is too large."""
         return np.array([np.inf if k else _round(n) for n, k in zip(self.numbers, self.infinite, strict=True)])
 
     def to_arrays(self, name: str) -> dict[str, np.ndarray]:
@@ -125,7 +125,7 @@ class WideSums:
 
     @classmethod
     def from_arrays(cls, name: str, arrays: Mapping[str, np.ndarray]) -> WideSums:
-        """Return the sums that `to_arrays` has written."""
+        """Return the sums from the result of `to_arrays`."""
         numbers = tuple(_number(digits) for digits in arrays[f"{name}_digits"].tolist())
         return cls(numbers, tuple(arrays[f"{name}_infinite"].tolist()))
 
@@ -143,7 +143,7 @@ def _round(number: int) -> float:
 
 
 def _digits(number: int) -> list[int]:
-    """Return the digits of a number, ascending; the last has the sign."""
+    """Return the digits of a number in ascending order; the last has the sign."""
     digits = []
     for _ in range(N_DIGITS - 1):
         digits.append(number & MASK)

@@ -1,4 +1,4 @@
-"""How many threads a sweep and BLAS may use, and progress of long sweeps."""
+"""Number of threads of sweeps and BLAS, and progress of long sweeps."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOST_THREADS = 4096
 
 
 def resolve_threads(threads: Any = None) -> int:
-    """Return the number of threads of a sweep: `threads`, or by default OMP_NUM_THREADS or all processors.
+    """Return the number of threads of a sweep: `threads`, by default OMP_NUM_THREADS or the number of processors.
 
-    The default is at most the CPUs of the affinity mask and of the control group, divided by the number of sweeps that
-    Python threads run at once.
+    The default is at most the number of CPUs of the affinity mask and the control group, divided by the number of
+    concurrent sweeps of Python threads.
     """
     if threads is not None:
         return _check_startable(check_integer("threads", threads, 1, MOST_THREADS))
@@ -41,7 +41,7 @@ def processors() -> int:
 
 
 def _check_startable(threads: int) -> int:
-    """Return `threads` if so many can be started; OpenMP would end the process at a limit of the system."""
+    """Return `threads` if they can be started; OpenMP would end the process at a limit of the system."""
     if threads <= _affinity():
         return threads
     over, started = threading.Event(), []
@@ -65,7 +65,7 @@ def _check_startable(threads: int) -> int:
 
 
 def _native_threads() -> int:
-    """Return the number of threads that compiled code has started; those of OpenMP wait for the next sweep."""
+    """Return the number of threads of compiled code; OpenMP threads wait for the next sweep."""
     try:
         return max(0, len(os.listdir("/proc/self/task")) - threading.active_count())
     except OSError:  # no Linux
@@ -80,13 +80,13 @@ def _affinity() -> int:
 
 @functools.cache
 def _cgroup_quota(mounts: Path = MOUNTS, membership: Path = MEMBERSHIP) -> int:
-    """Return the CPUs of the smallest quota of the process's control group and those above it, rounded up."""
+    """Return the CPUs of the smallest quota of the process's control groups, rounded up."""
     quota = min(map(_own_quota, control_groups("cpu", mounts, membership)), default=math.inf)
     return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 
 
 def _own_quota(group: Path) -> float:
-    """Return the CPUs of one control group's quota; inf if it has none."""
+    """Return the CPUs of the quota of a control group; inf without a quota."""
     for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):  # version 2, 1
         try:
             quota, period = " ".join((group / file).read_text() for file in files).split()
@@ -97,7 +97,7 @@ def _own_quota(group: Path) -> float:
 
 
 class ProgressBar:
-    """Show the share of work that is done, on a terminal, if the work takes more than two seconds."""
+    """Show the finished share of work on a terminal, after two seconds."""
 
     def __init__(self, label: str = "kcalib", stream: TextIO | None = None, delay: float = 2.0):
         self._label = label
@@ -122,7 +122,7 @@ class ProgressBar:
 
 
 class TerminalProgress:
-    """Give a progress bar if standard error is a terminal, else None; clear it at the end."""
+    """Return a progress bar if standard error is a terminal, else None; clear it at the end."""
 
     def __init__(self, label: str = "kcalib") -> None:
         stream = sys.stderr
@@ -137,7 +137,7 @@ class TerminalProgress:
 
 
 _blas_lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a forked process has neither the lock nor the limit of a thread that it lacks
+if hasattr(os, "register_at_fork"):  # a fork must not keep lock and limit of a lost thread
     os.register_at_fork(
         before=_blas_lock.acquire, after_in_parent=_blas_lock.release, after_in_child=_blas_lock.release
     )
@@ -147,8 +147,8 @@ if hasattr(os, "register_at_fork"):  # a forked process has neither the lock nor
 def one_blas_thread() -> Iterator[None]:
     """Limit BLAS to one thread, by ``with`` or as a decorator.
 
-    Limits are the process's with some libraries, the calling thread's with others. One Python thread at a time is
-    inside, so that each restores what was there before.
+    Some libraries have a limit for the process, others for the thread. Only one Python thread at a time is inside, so
+    that each restores the previous limit.
     """
     with _blas_lock, _blas().limit(limits=1):
         yield
@@ -156,8 +156,8 @@ def one_blas_thread() -> Iterator[None]:
 
 @functools.cache
 def _blas() -> Any:
-    """Return threadpoolctl's controller of the BLAS libraries of NumPy and SciPy."""
-    import scipy.linalg  # noqa: F401  # loads SciPy's BLAS, which the controller would miss later
+    """Return the threadpoolctl controller of the BLAS libraries of NumPy and SciPy."""
+    import scipy.linalg  # noqa: F401  # load the BLAS of SciPy before the controller
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
@@ -165,18 +165,18 @@ def _blas() -> Any:
 
 @contextmanager
 def run_options(threads: Any = None) -> Iterator[_native.RunOptions]:
-    """Give a sweep with a number of threads, and show its progress on a terminal."""
+    """Yield options of a sweep with a number of threads, and show its progress on a terminal."""
     with TerminalProgress() as progress:
         yield _native.RunOptions(resolve_threads(threads), progress)
 
 
 def threads_for(values: int, threads: Any) -> int:
-    """Return the threads for one pass over `values` numbers; few take less time than a thread takes to wake."""
+    """Return the threads for a pass over `values` numbers; small passes take less time than waking a thread."""
     return resolve_threads(threads) if values > 100_000 else 1
 
 
 def control_groups(controller: str, mounts: Path = MOUNTS, membership: Path = MEMBERSHIP) -> list[Path]:
-    """Folders of the process's group for a controller and of those above it, versions 1 and 2; none elsewhere."""
+    """Return the folders of the process's control groups for a controller, versions 1 and 2; none elsewhere."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:  # no control groups
@@ -190,6 +190,6 @@ def control_groups(controller: str, mounts: Path = MOUNTS, membership: Path = ME
             roots = [mounts / controller] if controller in controllers.split(",") else []
         for root in roots:
             group = root / path.lstrip("/")
-            # Inside a container `path` may be the host's, with only the mount itself to be seen.
+            # In a container `path` may be that of the host, and only the mount is visible.
             groups += [folder for folder in (group, *group.parents) if folder.is_relative_to(root)]
     return groups

@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line, however deep inside the package they arise."""
+"""Warnings that point at the user's line."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ _records: ContextVar[WarningRecords | None] = ContextVar("_records", default=Non
 
 
 class IndefiniteKernelWarning(UserWarning):
-    """A kernel that is not known to be positive definite: estimates may mislead."""
+    """The kernel is not known to be positive definite: estimates may be misleading."""
 
 
 class LogitsWarning(UserWarning):
-    """Predictions are passed as logits, but their rows are probabilities already."""
+    """Predictions are passed as logits, but their rows are probabilities."""
 
 
 class GradientWarning(UserWarning):
-    """A tensor requires gradients, and results are plain numbers without any."""
+    """A tensor requires gradients, but results are plain numbers."""
 
 
 class TemperatureBoundWarning(UserWarning):
-    """The best temperature lies beyond a bound, or the samples say nothing about it."""
+    """The best temperature lies beyond a bound, or the samples do not determine it."""
 
 
 class AntiConservativeWarning(UserWarning):
-    """A test that may reject calibrated models more often than its level says.
+    """A test may reject calibrated models more often than its level.
 
-    Decided from the predictions alone: no label is looked at. What counts is about how many label events they leave
-    open, ``(sum_i E |e_i|^2)^2 / sum_i E |e_i|^4`` with residuals e under calibration: n for uncertain predictions, few
-    for confident ones and for rare events. Laws given the predictions take 20 events (all pairs), 30 (blocks) or 500
-    (the chi-square law of "cme"), those of the residuals at hand more. "exact", "features" and "cme" hold for any
-    number by default. Blocks also want a pair of samples that agrees, which thirty pairs of a hundred classes seldom
-    have.
+    The decision depends on the predictions only. It counts the label events that they leave open, about ``(sum_i E
+    |e_i|^2)^2 / sum_i E |e_i|^4`` with residuals e under calibration: n for uncertain predictions, few for confident
+    ones and rare events. Null distributions given the predictions need 20 events (all pairs), 30 (blocks) or 500 (the
+    chi-square distribution of "cme"), those from the observed residuals need more. "exact", "features" and "cme" are
+    valid for any number by default. Blocks also need a pair of samples with equal labels, which thirty pairs of a
+    hundred classes seldom contain.
     """
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """``warnings.warn`` for the first caller outside kcalib; or for `record_warnings`."""
+    """Warn the first caller outside kcalib, or record the warning for `record_warnings`."""
     if (records := _records.get()) is not None:
         records.append((message, category))
         return
     level, frame = 2, sys._getframe(1)
-    # `functools` calls the functions that are registered for a type, `contextlib` those that are a context.
+    # Skip frames of singledispatch (`functools`) and of context managers (`contextlib`).
     skipped_modules = ("kcalib", "functools", "contextlib")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in skipped_modules:
         level, frame = level + 1, frame.f_back
@@ -55,7 +55,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 @contextmanager
 def record_warnings() -> Iterator[WarningRecords]:
-    """Warnings of a call whose user is elsewhere, in the order in which they come."""
+    """Record the warnings of a call whose user is elsewhere, in order."""
     records: WarningRecords = []
     token = _records.set(records)
     try:

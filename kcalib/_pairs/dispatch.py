@@ -1,8 +1,7 @@
-"""Which backend computes a pair problem: the one table, the one place that chooses.
+"""The choice of a backend for a pair problem, by one table.
 
-Read top to bottom: of the rows whose arrays fit, the first whose backend has no obstacle is taken. Only exact
-backends are chosen automatically. The table is printed in the documentation. Who wants to know what a backend can do
-asks for a capability, not for its name.
+The first row of the table is taken whose arrays fit and whose backend has no obstacle. Only exact backends are chosen
+automatically. The documentation prints the table. Code asks for capabilities of a backend, not for its name.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.problem import PairProblem, Side
 
-Place = Literal["host", "cuda", "elsewhere"]  # of arrays: the CPU, CuPy's GPU, any other device
+Place = Literal["host", "cuda", "elsewhere"]  # CPU, GPU of CuPy, any other device
 
 
 @dataclass(frozen=True)
 class Capability:
-    """What a backend can do: a column of the documentation's table."""
+    """A capability of backends: a column of the table in the documentation."""
 
     name: str
     arrays: str
@@ -38,15 +37,15 @@ class Capability:
 
 @dataclass(frozen=True)
 class Row:
-    """A backend, what it can do, and when it is taken."""
+    """A backend, its capabilities, and when it is chosen."""
 
     capability: Capability
     backend: Any  # the class
-    places: tuple[Place, ...]  # of the arrays that it takes
-    reason: str  # why it is taken, unless because of an obstacle that a row above has
+    places: tuple[Place, ...]  # where its arrays may be
+    reason: str  # why it is chosen, unless for an obstacle of a row above
     with_threads: bool = False  # on the host
-    scheduler: str = "the GPU"  # what decides on threads elsewhere
-    samples_from: int = 0  # where it is worth it
+    scheduler: str = "the GPU"  # what decides on threads otherwise
+    samples_from: int = 0  # smallest number of samples
 
     @property
     def name(self) -> str:
@@ -62,7 +61,7 @@ TABLE = (
             ("float64",), exact=True, differentiable=False, memory="O(n m), time O(n log n)",
         ),
         SortedBackend, ("host", "cuda"), "the predictions lie on a line and the kernel allows O(n log n)",
-        with_threads=True, samples_from=512,  # with fewer the sweep over all pairs takes no longer
+        with_threads=True, samples_from=512,  # below, a sweep over all pairs is as fast
     ),
     Row(
         Capability(
@@ -102,13 +101,13 @@ def backend_for(
     backend: str | Workers | None = None,
     threads: int | None = None,
 ) -> Backend:
-    """Return the backend for `problem`, the one named `backend`, or one whose sums `backend`, the workers, compute.
+    """Return the backend for `problem`, or the named `backend`, or one on the workers `backend`.
 
     Raises
     ------
     ValueError
-        If `backend` is unknown or cannot take the problem's arrays, or if `threads` is
-        given to a backend that has none.
+        If `backend` is unknown or cannot take the arrays of the problem, or if `threads` is given for a backend without
+        threads.
     """
     if isinstance(backend, Workers):
         return backend.spread(_local_backend(problem, None, threads))
@@ -130,7 +129,7 @@ def _local_backend(problem: PairProblem, backend: str | None, threads: int | Non
 
 
 def in_single_precision(backend: Backend) -> Backend:
-    """Return the backend of samples in float32, whose entries take half the time, or the same if of no use."""
+    """Return the backend for samples in float32, which is twice as fast per entry, or the same if it is no use."""
     problem = backend.problem
     side, xp = problem.left, arrays.namespace(problem.left.points)
     use = "float32" in ROWS[backend.name].capability.dtypes and problem.predicted is None
@@ -148,10 +147,10 @@ def _place(points: Array) -> Place:
 
 
 def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
-    """Return the fastest backend that can take the problem, and why it is taken."""
+    """Return the fastest backend for the problem, and the reason."""
     points = problem.left.points_or_seconds
     n = int(points.shape[0])
-    obstacle = None  # of an engine; that of a scan on a line, which takes few problems, is not worth telling
+    obstacle = None  # of a general backend; the sorted one has obstacles for most problems
     for row in TABLE:
         if n < row.samples_from or place not in row.places:
             continue
@@ -167,7 +166,7 @@ def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
 
 
 def _check(row: Row, problem: PairProblem, place: Place) -> None:
-    """Raise ValueError unless the row's backend can take the problem."""
+    """Raise ValueError if the backend of the row cannot take the problem."""
     if place not in row.places:
         needed, remedy = NEEDS[row.places[0]]
         raise ValueError(

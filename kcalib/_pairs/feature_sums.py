@@ -1,8 +1,8 @@
-"""Sums over samples of what random features are made into, in time O(n columns), features never stored.
+"""Sums over samples of random features, in time O(n columns), without storing features.
 
-With phi a `FeatureMap`: the sums of phi(x_i) (x) a_i that the SKCE of the feature kernel comes from, its rows, and the
-same of labels that are drawn from predictions. Features are made a tile of rows at a time: of NumPy arrays by
-src/cpu/features/features.h, of arrays elsewhere by functions of the array API.
+For a `FeatureMap` phi: the sums of phi(x_i) (x) a_i for the SKCE of the feature kernel, its rows, and the same for
+labels drawn from predictions. Features are computed a tile of rows at a time, for NumPy arrays by
+src/cpu/features/features.h, for others by array API functions.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.label_cells import DrawnCells
 
 TILE_ELEMENTS = 2**22  # numbers of a tile's features, or of its residuals
-SUMS_BYTES = 2**26  # of the sums of draws that are made at a time on a device
-LABELS = 2**25  # that are drawn at a time on a device
+SUMS_BYTES = 2**26  # sums of draws that are computed at a time on a device
+LABELS = 2**25  # labels that are drawn at a time on a device
 LEAST_ROWS, MOST_PARTS, PARTS_BYTES = 2**10, 64, 2**25  # of Gram matrices: rows of a part, parts, and those in memory
 
 
 def sum_products(
     feature_map: FeatureMap, points: Array, target_features: Array, *, threads: int | None = None
 ) -> tuple[Array, np.ndarray]:
-    """The sums of phi(x_i) (x) a_i, shape (n_columns, r), and of |phi_g(x_i)|^2 |a_i|^2 over each group g's columns.
+    """Return the sums of phi(x_i) (x) a_i, shape (n_columns, r), and of |phi_g(x_i)|^2 |a_i|^2 for the columns of each
+    group g.
 
-    `points` are (n, d), `target_features` (n, r); the second result has shape (n_groups,). In float64 throughout.
+    `points` are (n, d), `target_features` (n, r); the second result has shape (n_groups,). All in float64.
     """
     if arrays.is_host(points):
         points, target_features = _as_common_dtype(points, target_features)
@@ -54,12 +55,12 @@ def sum_products(
 
 
 def gram_rows(n: int) -> int:
-    """Return the rows of a part of n, whose sums `gram` adds up: it decides the order of summation."""
+    """Return the number of rows of a part in `gram`, which determines the order of summation."""
     return max(LEAST_ROWS, -(-n // MOST_PARTS))
 
 
 def gram_numbers(width: int, threads: int | None) -> int:
-    """Numbers that `gram` has in memory beside its result: of some parts at a time, and of those that are computed."""
+    """Return how many numbers `gram` needs in memory besides its result."""
     return (_parts_at_once(width, threads) + resolve_threads(threads) + 2) * width**2
 
 
@@ -68,7 +69,7 @@ def _parts_at_once(width: int, threads: int | None) -> int:
 
 
 def gram(feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """Return the sum of z_i (x) z_i, z_i = (phi(x_i), columns_i), of float64 arrays in host memory."""
+    """Return the sum of z_i (x) z_i with z_i = (phi(x_i), columns_i), for float64 arrays on the host."""
     n, width = len(points), feature_map.n_columns + columns.shape[1]
     rows, sums = gram_rows(n), CompensatedSums((width, width))
     step = rows * _parts_at_once(width, threads)
@@ -116,16 +117,18 @@ def drawn_label_totals(
     cells: DrawnCells | None = None,
     weights: Array | None = None,
 ) -> np.ndarray:
-    """|S|^2 - sum_i w_i^2 |phi(x_i)|^2 |R^T e_i|^2, S = sum_i w_i phi(x_i) (x) R^T e_i, of drawn labels, (n_draws,).
+    """Return |S|^2 - sum_i w_i^2 |phi(x_i)|^2 |R^T e_i|^2, S = sum_i w_i phi(x_i) (x) R^T e_i, for drawn labels,
+    (n_draws,).
 
-    Labels of entry b are those that `draw(seed, first + b)` of the data gives, e_i = onehot(y_i) - p_i. The residual of
-    a label is 1 - p, which is exact from 1/2 on, so that those of saturated predictions keep their digits.
+    Entry b has the labels of `draw(seed, first + b)` of the data, and e_i = onehot(y_i) - p_i. The residual of a label,
+    1 - p, is exact for p >= 1/2, so that saturated predictions keep their digits.
 
-    Time O(n columns draws), of confident predictions less. Memory O(columns m draws), at most about 64 MB: where all
-    draws take more (from 32 draws on for 1000 classes, 256 columns), they go in batches; features are made for each.
+    Time O(n columns draws), less for confident predictions. Memory O(columns m draws), at most about 64 MB: if all
+    draws take more (from 32 draws on for 1000 classes, 256 columns), they are batched, and features are computed for
+    each batch.
 
-    `root` is R of the target kernel's matrix R R^T, (m, r), None for the Kronecker delta; `points` what the kernel
-    sees, by default the probabilities; `cells` what the same labels are counted in.
+    `root` is R of the matrix R R^T of the target kernel, (m, r), None for the Kronecker delta. `points` default to the
+    probabilities. `cells` also counts the labels.
     """
     if n_draws == 0:
         return np.empty(0)
@@ -175,7 +178,7 @@ def drawn_label_totals(
 
 
 def feature_rows(feature_map: FeatureMap, points: Array, *, threads: int | None = None) -> Array:
-    """Return phi of every row of `points`, shape (n, n_columns), float64: for parts of the data only."""
+    """Return phi of every row of `points`, shape (n, n_columns), in float64, for parts of the data."""
     if arrays.is_host(points):
         (points,) = _as_common_dtype(points)
         with run_options(threads) as options:
@@ -184,13 +187,13 @@ def feature_rows(feature_map: FeatureMap, points: Array, *, threads: int | None 
 
 
 def compiled(feature_map: FeatureMap) -> _native.Features:
-    """Return the map as compiled code takes it."""
+    """Return the map for compiled code."""
     parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
     return _native.Features(*(arrays.as_compact(part, np.float64) for part in parts))
 
 
 def _as_common_dtype(*values: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return arrays as compiled code reads them: in float32 if all are."""
+    """Return arrays for compiled code, in float32 if all are."""
     dtype = np.float32 if all(array.dtype == np.float32 for array in values) else np.float64
     return tuple(arrays.as_compact(array, dtype) for array in values)
 
@@ -200,7 +203,7 @@ def _by_group(feature_map: FeatureMap, by_frequency: np.ndarray) -> np.ndarray:
 
 
 class _Tiles:
-    """Features of rows by functions of the array API, where the points are."""
+    """Features of rows by array API functions, on the device of the points."""
 
     def __init__(self, feature_map: FeatureMap, points: Array) -> None:
         self.xp = arrays.namespace(points)
@@ -229,7 +232,7 @@ class _Tiles:
         return xp.concat([factors * xp.cos(phases), factors * xp.sin(phases)], axis=1)
 
     def square_sizes(self, points: Array) -> Array:
-        """Return the squares of the rows' features, cosine and sine of a frequency together, shape (n, F)."""
+        """Return squared features of the rows, cosine plus sine of a frequency, shape (n, F)."""
         factors = self._factors(self.xp.astype(points, self.xp.float64))
         return self.xp.broadcast_to(factors * factors, (points.shape[0], factors.shape[1]))
 

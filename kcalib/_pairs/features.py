@@ -1,11 +1,11 @@
-r"""Random features of a kernel: a map phi with k_F(x, x') = <phi(x), phi(x')>, whose mean is k(x, x').
+"""Random features of a kernel: a map phi with k_F(x, x') = <phi(x), phi(x')>, whose mean is k(x, x').
 
-`FeatureMap` says what phi is, `feature_map` draws one for a kernel in normal form, frequencies by the spectral law of
-each factor (`spectra`). `feature_sums` makes features, tile by tile, and adds them up.
+`feature_map` draws a `FeatureMap` for a kernel in normal form, with frequencies from the spectral law of each factor
+(`spectra`). `feature_sums` computes features tile by tile and adds them up.
 
-A product of factors has the sum of independent frequencies; inner products ("dot") are factors <x, r> of random
-vectors r with E r r^T = I, or, as terms by themselves, entries of x where there is room. Frequencies are made on the
-host, by NumPy's Philox generator: the same for every array library.
+A product of factors has the sum of independent frequencies. An inner product ("dot") is a factor <x, r> of random
+vectors r with E r r^T = I; as a separate term it is entries of x if there is room. Frequencies are drawn on the host by
+NumPy's Philox generator, the same for every array library.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from kcalib._pairs.spectra import Domain, frequencies, without_features
 
 N_GROUPS = 8
 COLUMNS_PER_ROOT = 60  # columns for each eighth root of n: 256 for 1e5 samples
-LARGE = 2**28  # bytes of a map, below which nobody asks how much memory there is
+LARGE = 2**28  # bytes of a map; the memory for smaller ones is not checked
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """phi(x) has the columns amplitude_f prod_l (<x, projection_lf> + offset_lf) cos <w_f, x>, and the same with sines.
+    """phi(x) has columns amplitude_f prod_l (<x, projection_lf> + offset_lf) cos <w_f, x>, and the same with sines.
 
-    The cosines of all F frequencies w_f come first, then their sines. The feature kernel is <phi(x), phi(x')>. The
-    features of each group are independent of the others', and `n_groups` times the kernel of each has the expectation
-    k.
+    The cosines of all F frequencies w_f precede their sines. The feature kernel is <phi(x), phi(x')>. Groups of
+    features are independent, and `n_groups` times the kernel of each group has expectation k.
     """
 
     frequencies: np.ndarray
@@ -51,12 +50,12 @@ class FeatureMap:
 
     @property
     def n_groups(self) -> int:
-        """Number of independent groups of frequencies; 1 where the feature kernel is k."""
+        """Number of independent groups of frequencies; 1 if the feature kernel is k."""
         return int(self.groups[-1]) + 1
 
 
 def default_columns(n: int) -> int:
-    """Return the columns of features for n samples: 256 for 1e5, growing with the eighth root of n; multiples of 16."""
+    """Return the number of features for n samples: 256 for 1e5, growing as the eighth root of n."""
     step = 2 * N_GROUPS
     return step * max(1, round(COLUMNS_PER_ROOT * n**0.125 / step))
 
@@ -66,9 +65,9 @@ def feature_map(
 ) -> FeatureMap:
     """Draw a map for a kernel in normal form on points of shape (n, d); `n_columns` is a multiple of 2 `n_groups`.
 
-    The map depends on seed, kernel and sizes alone, and on the points only by whether their rows have equal sums (as
-    probabilities do), and with inner products by their mean square. Kernels that are sums of at most F / d inner
-    products alone have the features that they are, in fewer columns.
+    The map depends on seed, kernel and sizes. It depends on the points only by whether their rows have equal sums (as
+    for probabilities), and with inner products by their mean square. Kernels that are sums of at most F / d inner
+    products have exact features, in fewer columns.
     """
     assert n_columns % (2 * n_groups) == 0
     d, per_group = int(points.shape[1]), n_columns // (2 * n_groups)
@@ -84,12 +83,12 @@ def feature_map(
         )
     domain, squares = _domain(points), _mean_square(terms, points)
     n_dots = max(sum(factor.metric == "dot" for factor in term.factors) for term in terms)
-    needed = 8 * n_columns * ((1 + n_dots) * (d + 1) + 1)  # of the groups, and of their concatenation
+    needed = 8 * n_columns * ((1 + n_dots) * (d + 1) + 1)  # groups and their concatenation
     if needed > LARGE:
         check_memory(needed, None, f"frequencies for {n_columns} columns in {d} dimensions", "pass fewer `n_columns`")
     group_maps = []
     for group in range(n_groups):
-        # Draws of labels have the keys (seed, 0), (seed, 1), and so on.
+        # Draws of labels use the keys (seed, 0), (seed, 1), ...
         key = np.array([seed, LARGEST_KEY - group], dtype=np.uint64)
         random = np.random.Generator(np.random.Philox(key=key))
         group_maps.append(_group(terms, domain, squares, per_group, n_dots, random))
@@ -109,7 +108,7 @@ def _domain(points: Array) -> Domain:
 
 
 def _mean_square(terms: Sequence[Term], points: Array) -> float:
-    """Return the mean of |x|^2, of inner products alone, to few digits: the same of every array library."""
+    """Return the mean of |x|^2 for inner products, to few digits: the same for every array library."""
     if not any(factor.metric == "dot" for term in terms for factor in term.factors):
         return 1.0
     xp = arrays.namespace(points)
@@ -123,7 +122,7 @@ def _is_linear(term: Term) -> bool:
 def _group(
     terms: Sequence[Term], domain: Domain, squares: float, count: int, n_dots: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return frequencies, amplitudes, projections and offsets of a group, whose kernel has the mean k."""
+    """Return frequencies, amplitudes, projections and offsets of a group, whose kernel has mean k."""
     d = domain.columns
     sizes = [term.coefficient * squares ** sum(f.metric == "dot" for f in term.factors) for term in terms]
     limits = [d if _is_linear(term) else count for term in terms]
@@ -161,7 +160,7 @@ def term_shares(terms: Sequence[Term], count: int, random: np.random.Generator) 
 def _shares(
     sizes: Sequence[float], limits: Sequence[int], count: int, random: np.random.Generator
 ) -> list[tuple[int, float]]:
-    """Return frequencies of each term, `count` together, about as their sizes are, and the weight of one."""
+    """Return the number of frequencies of each term, about proportional to its size, and the weight of one."""
     total = math.fsum(sizes)
     if len(sizes) > count:
         # Terms at equal distances on the line of all sizes.

@@ -1,8 +1,8 @@
-"""Cells that labels fall into: of each class's probability, of the largest probability, and sums of log probabilities.
+"""Cells for labels: of the probability of each class, of the largest probability, and sums of log probabilities.
 
-`kcalib.inference.adaptive` compares how many observed and how many drawn labels fall into each. The edges of the cells
-are the same for all data, so that sums over parts of the data add up to those over all; cells are joined to bins, which
-hold about as many predictions each, when the sums are known. All sums are exact in any order.
+`kcalib.inference.adaptive` compares how many observed and how many drawn labels fall into each cell. Edges of cells are
+the same for all data, so that sums over parts of the data add up. Afterwards cells are joined to bins with about equal
+numbers of predictions. All sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.sums import Sums
 from kcalib._backend.threads import run_options
 
-# t = 1 + theta, those of src/cpu/samples/temperature_sums.h; of smaller changes the normal law is near.
+# t = 1 + theta, as in src/cpu/samples/temperature_sums.h; for smaller changes the normal law is accurate.
 EXPONENTS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 15 / 16, 31 / 32, 33 / 32, 17 / 16, 9 / 8, 5 / 4, 3 / 2, 2.0, 3.0)
 TERMS = 5  # in the order of src/cpu/samples/temperature_sums.h
 
-FLOOR = 1e-12  # of probabilities whose logarithms are taken
-OCTAVES = 40  # of a probability, or of one minus it, that cells tell apart: down to about the floor
+FLOOR = 1e-12  # smallest probability in logarithms
+OCTAVES = 40  # distinct octaves of p or 1 - p, down to about the floor
 FEWEST, FEWEST_OF_TOP, MOST = 32, 256, 512  # cells of a class, of the largest probability, and of either
 ENTRIES, MOST_ENTRIES = 2**11, 2**15  # cells of all classes, where these have more than the fewest, and in any case
-AT_ONCE = 2**20  # entries of predictions that arrays on a device make cells of together
+AT_ONCE = 2**20  # entries of predictions that are processed together on a device
 POSSIBLE = 2**63 - 1  # stands for no row
 FRACTION = 2.0**-38  # unit of `DrawnCells.fractions`, as in src/cpu/samples/label_cells.h
 WEIGHT, HIT, SMALLER, VARIANCE = range(4)  # in the order of src/cpu/samples/label_cells.h
 
 
 def make_edges(n_cells: int) -> np.ndarray:
-    """Return ascending edges of cells of [0, 1], half of them evenly spaced and half finer near 0 and near 1.
+    """Return ascending edges of cells of [0, 1], half of them evenly spaced, half finer near 0 and 1.
 
     `n_cells` is a power of two: edges are sums of few powers of two, the same on every machine; shape (n_cells - 1,).
     """
@@ -49,9 +49,9 @@ def make_edges(n_cells: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class LabelSums(Sums):
-    """Sums of the observed labels in each cell, and of what is expected of labels drawn from the predictions.
+    """Sums of observed labels in each cell, and their expectations for labels drawn from the predictions.
 
-    With weights w, and the smaller side s of a probability p: p below 1/2, else the sum of all other probabilities,
+    With weights w, and the smaller side s of a probability p: p below 1/2, else the sum of the other probabilities,
     which has the digits of 1 - p.
     """
 
@@ -65,7 +65,7 @@ class LabelSums(Sums):
 
 @dataclass(frozen=True, eq=False)
 class LabelCells:
-    """Cells of predictions: a probability that is equal to an edge lies above it.
+    """Cells of predictions; a probability that equals an edge lies above it.
 
     Edges ascend: n_cells - 1 for the probability of each class, n_top_cells - 1 for the largest probability.
     """
@@ -101,11 +101,11 @@ class LabelCells:
         )
 
     def compiled(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return what `_native` takes."""
+        """Return the edges for `_native`."""
         return self.edges, self.top_edges, FLOOR
 
     def zeros(self) -> LabelSums:
-        """Return sums of no labels."""
+        """Return sums without labels."""
         return LabelSums(ExactSums.zeros(self.size, 4), ExactSums.zeros(3), np.array([POSSIBLE], dtype=np.int64))
 
     def drawn_zeros(self, n_draws: int) -> DrawnCells:
@@ -113,9 +113,9 @@ class LabelCells:
         return DrawnCells(self, np.zeros((n_draws, self.size)), None, ExactSums.zeros(n_draws))
 
     def join(self, weights: np.ndarray, n_bins: int, n_top_bins: int) -> np.ndarray:
-        """Return the bin of each cell: neighbours whose predictions have about equal weights.
+        """Return the bin of each cell; neighbouring cells are joined to bins of about equal weight.
 
-        Bins of class k are those from k * n_bins on, and those of the largest probability follow. Some may be empty.
+        Bins of class k start at k * n_bins, followed by the bins of the largest probability. Some may be empty.
         """
         classes, top = np.split(weights, [self.n_classes * self.n_cells])
         of_classes = (
@@ -164,7 +164,7 @@ class LabelCells:
         return sums
 
     def chunks(self, probabilities: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
-        """Yield rows, their probabilities, and the numbers of the cells of these and of the largest; NumPy or CuPy."""
+        """Yield rows, their probabilities, and the cells of these and of the largest one, by NumPy or CuPy."""
         step = max(1, AT_ONCE // self.n_classes)
         n = int(probabilities.shape[0])
         for begin in range(0, n, step):
@@ -179,11 +179,10 @@ class LabelCells:
 
 @dataclass(frozen=True, eq=False)
 class DrawnCells(Sums):
-    """Sums of draws of labels, which `drawn_label_totals` adds to.
+    """Sums of drawn labels, which `drawn_label_totals` adds to.
 
-    `counts` are weights of the labels in the cells, shape (draws, size), and `fractions` what weights in exact sums
-    have beyond multiples of 2**-15, which are exact in `counts`; `log_scores` are sums of logarithms of the labels'
-    probabilities, times weights.
+    `counts` are weights of labels in cells, shape (draws, size); `fractions` are the parts of exact weights below
+    2**-15, as `counts` are exact in multiples of it. `log_scores` are weighted sums of log probabilities of labels.
     """
 
     cells: LabelCells
@@ -198,14 +197,14 @@ class DrawnCells(Sums):
         return DrawnCells(self.cells, self.counts + other.counts, fractions, self.log_scores + other.log_scores)
 
     def copy(self, *, has_fractions: bool = False) -> DrawnCells:
-        """Return other sums of the same draws, which take weights if `has_fractions`."""
+        """Return a copy, with room for weights if `has_fractions`."""
         fractions = None if self.fractions is None else self.fractions.copy()
         if has_fractions and fractions is None:
             fractions = np.zeros(self.counts.shape, np.int64)
         return DrawnCells(self.cells, self.counts.copy(), fractions, self.log_scores.copy())
 
     def weights(self) -> np.ndarray:
-        """Return the weights of the labels in the cells."""
+        """Return the weights of labels in the cells."""
         return self.counts if self.fractions is None else self.counts + FRACTION * self.fractions
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -214,19 +213,19 @@ class DrawnCells(Sums):
         return {"drawn_cells": self.counts} | fractions | self.log_scores.to_arrays("drawn_logs")
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> DrawnCells:
-        """Return the sums that `to_arrays` has written."""
+        """Return the sums from the result of `to_arrays`."""
         fractions, shape = arrays.get("drawn_fractions"), self.counts.shape
         if fractions is not None and (fractions.dtype != np.int64 or fractions.shape != shape):
             raise ValueError(f"the array 'drawn_fractions' has shape {fractions.shape}, expected int64 and {shape}")
         return DrawnCells(self.cells, arrays["drawn_cells"], fractions, ExactSums.from_arrays("drawn_logs", arrays))
 
     def compiled(self) -> tuple[Any, ...]:
-        """Return what `_native` takes: it adds to the sums."""
+        """Return the arrays that `_native` adds to."""
         fractions = None if self.fractions is None else self.fractions.reshape(-1)
         return self.cells.compiled(), self.counts.reshape(-1), fractions, self.log_scores.flat()
 
     def add(self, first: int, probabilities: Array, labels: Array, weights: Array | None = None) -> None:
-        """Add all labels, shape (n, draws), of the draws from `first` on, of arrays on a device."""
+        """Add labels, shape (n, draws), of the draws from `first` on, for arrays on a device."""
         for rows, p, codes, top_codes in self.cells.chunks(probabilities):
             xp, of_rows = arrays.namespace(p), arrays.asarray_like(labels[rows, :], p)
             w = xp.ones_like(p[:, 0]) if weights is None else arrays.asarray_like(weights[rows], p)
@@ -243,12 +242,12 @@ class DrawnCells(Sums):
 
 
 def power_of_two(number: int) -> int:
-    """Return the largest one that is at most the number, or 1."""
+    """Return the largest power of two up to the number, at least 1."""
     return 1 << (max(1, number).bit_length() - 1)
 
 
 def join_cells(weights: np.ndarray, n_bins: int) -> np.ndarray:
-    """Return bins 0 to n_bins - 1 of the cells in the last axis, by where the middle of a cell's weight lies."""
+    """Return bins 0 to n_bins - 1 of the cells in the last axis, by the middle of the weight of a cell."""
     ends = np.cumsum(weights, axis=-1)
     middles = ends - weights / 2
     return np.minimum((middles * n_bins // np.maximum(ends[..., -1:], 1e-300)).astype(np.int64), n_bins - 1)
@@ -256,11 +255,11 @@ def join_cells(weights: np.ndarray, n_bins: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class TemperatureSums(Sums):
-    """Sums of the five terms for each of the exponents: for bounds that need no samples.
+    """Sums of five terms for each exponent, for bounds that need no samples.
 
     With l = log p and its mean under p, the sum of log sum_k p_k exp(theta l_k) - theta mean is the cumulant generating
-    function of the temperature's score. What labels say of the classes that the map to p^t / sum p^t raises is evidence
-    of an error as large as its change.
+    function of the temperature's score. Labels of the classes that the map to p^t / sum p^t raises are evidence of an
+    error as large as its change.
     """
 
     _stored: ClassVar = {"sums": "temperature_maps"}
@@ -274,7 +273,7 @@ class TemperatureSums(Sums):
 
     @classmethod
     def of(cls, probabilities: np.ndarray, labels: np.ndarray, threads: int | None) -> TemperatureSums:
-        """Return the sums of samples: float64 and int64, in host memory."""
+        """Return the sums of samples, float64 and int64, on the host."""
         new = cls.zeros()
         with run_options(threads) as options:
             _native.sum_temperatures(probabilities, labels, FLOOR, new.sums.flat(), options)

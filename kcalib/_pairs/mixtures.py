@@ -1,11 +1,10 @@
-"""Inner products of signed mixtures under a target kernel: the closed forms behind `_pairs.problem.Mixtures`.
+"""Inner products of signed mixtures under a target kernel: the closed forms for `_pairs.problem.Mixtures`.
 
-`feature_columns`, `location_columns` and `point_columns` write the parameters of mixtures as rows of float64
-(whoever wants float32 rounds the rows, once), `inner_products` gives the target factors of all pairs of such rows,
-`own_products` those of each row with itself, `squared_mmd` the squared MMD distances of predictions. All in array API
-functions, so that they run, and are differentiable, in every array library: the formulas of each family are in
-`_pairs.families`, and for the compiled core in src/include/kcalib/families/. `_packing` calls the first three,
-`_pairs.backends` the others. `expectation` and `pair_expectation` are the closed forms by themselves.
+`feature_columns`, `location_columns` and `point_columns` write the parameters of mixtures as rows of float64.
+`inner_products` returns the target factors of all pairs of such rows, `own_products` those of each row with itself,
+`squared_mmd` squared MMD distances of predictions; `expectation` and `pair_expectation` are the closed forms. All use
+array API functions, run in every array library, and are differentiable. The formulas are in `_pairs.families`, for the
+compiled core in src/include/kcalib/families/. `_packing` calls the first three, `_pairs.backends` the others.
 
 Formulas: Widmann et al. 2021, appendix D, in forms without cancellation.
 """
@@ -23,9 +22,9 @@ from kcalib._backend.arrays import Array
 from kcalib._pairs.families import FAMILIES, POINT_FAMILIES
 from kcalib._pairs.problem import Components, Family, Mixtures, Term
 
-BLOCK_ELEMENTS = 2**20  # of a temporary: pairs of rows are taken in blocks of so many
+BLOCK_ELEMENTS = 2**20  # of a temporary for a block of pairs of rows
 
-# The inverse length scale of a target kernel; of a sum of kernels pairs (coefficient, inverse length scale).
+# Inverse length scale of a target kernel; for sums of kernels pairs (coefficient, inverse length scale).
 Scale = float | Sequence[tuple[float, float]]
 
 
@@ -33,10 +32,10 @@ Scale = float | Sequence[tuple[float, float]]
 
 
 def closed_form(family: Family, kernel: Sequence[Term], n_dims: int) -> tuple[tuple[float, float], ...] | None:
-    """Return the scale of a target kernel in normal form for `feature_columns`; None: there is no closed form.
+    """Return the scale of a target kernel in normal form for `feature_columns`, or None without a closed form.
 
-    Sums and products of Gaussian kernels for normals, of exponential ones for Laplace distributions; all kernels
-    for atoms, which have no scale: theirs is in `Mixtures.kernel`.
+    Closed forms exist for sums and products of Gaussian kernels for normals, of exponential kernels for Laplace
+    distributions, and for all kernels for atoms, whose scale is in `Mixtures.kernel`.
     """
     profile = FAMILIES[family].profile
     if profile is None:
@@ -53,8 +52,8 @@ def closed_form(family: Family, kernel: Sequence[Term], n_dims: int) -> tuple[tu
 def feature_columns(y: Array, components: Components, scale: Scale, weight: Array | None = None) -> Array:
     """Return rows of `Mixtures` features for targets of shape (n, d); `weight` scales the measures.
 
-    l = exp(-scale |y - y'|^2) for normals, exp(-scale |y - y'|) for Laplace distributions; atoms: scale 1. For a sum
-    of kernels there are as many groups of columns as pairs in `scale`.
+    l = exp(-scale |y - y'|^2) for normals, exp(-scale |y - y'|) for Laplace distributions; atoms have scale 1. A sum of
+    kernels has a group of columns for each pair in `scale`.
     """
     xp = arrays.namespace(y)
     u = xp.ones_like(y[:, :1]) if weight is None else weight[:, None]
@@ -62,7 +61,7 @@ def feature_columns(y: Array, components: Components, scale: Scale, weight: Arra
 
 
 def location_columns(y: Array, like: Components, scale: Scale) -> Array:
-    """Rows of features that are observations alone, delta_y, to be multiplied with `feature_columns` of `like`."""
+    """Return rows of features for observations only, delta_y, for products with `feature_columns` of `like`."""
     xp, n, d, count = arrays.namespace(y), y.shape[0], y.shape[1], int(like.weights.shape[1])
     no_components = padded(Components(like.family, *_nothing(like, n, d, 0)), count)
     u = xp.ones_like(y[:, :1])
@@ -79,7 +78,7 @@ def point_columns(components: Components, scale: Scale) -> Array:
 
 
 def padded(components: Components, n_components: int) -> Components:
-    """Return the same mixtures with additional components of weight 0."""
+    """Return the mixtures with further components of weight 0."""
     n, count, d = components.locations.shape
     if count == n_components:
         return components
@@ -133,12 +132,12 @@ def _columns(components: Components, scale: float, factor: float = 1.0) -> Array
 
 
 def inner_products(mixtures: Mixtures, left: Array, right: Array) -> Array:
-    """Return target factors of all pairs of rows of features, shape (n, n right), in their dtype; in bounded memory."""
+    """Return target factors of all pairs of rows, shape (n, n right), in their dtype and bounded memory."""
     return _in_blocks(mixtures, FAMILIES[mixtures.family].feature_products, left, right)
 
 
 def own_products(mixtures: Mixtures, features: Array) -> Array:
-    """Return target factors of the rows with themselves, shape (n,), float64; in bounded memory."""
+    """Return target factors of the rows with themselves, shape (n,), in float64 and bounded memory."""
     xp = arrays.namespace(features)
     feature_products = FAMILIES[mixtures.family].feature_products
     return _over_rows(
@@ -147,7 +146,7 @@ def own_products(mixtures: Mixtures, features: Array) -> Array:
 
 
 def point_products(mixtures: Mixtures, left: Array, right: Array) -> Array:
-    """Return E l(Z_i, Z'_j) of all pairs of rows of points, shape (n, n right), in their dtype; in bounded memory."""
+    """Return E l(Z_i, Z'_j) for all pairs of rows of points, shape (n, n right), in bounded memory."""
     return _in_blocks(mixtures, POINT_FAMILIES[mixtures.family].point_products, left, right)
 
 
@@ -160,8 +159,9 @@ def own_point_products(mixtures: Mixtures, points: Array) -> Array:
 def squared_mmd(mixtures: Mixtures, left: Array, right: Array) -> Array:
     """Return squared MMD distances of all pairs of rows of points, shape (n, n right), in their dtype.
 
-    For single normals of independent entries, or of equal covariances, and for counts to rounding, however close they
-    are. Otherwise with the rounding of f(P, P) + f(P', P') - 2 f(P, P'), never negative, and 0 for equal parameters.
+    Accurate to rounding at any distance for single normals with independent entries or equal covariances, and for
+    counts. Otherwise with the rounding of f(P, P) + f(P', P') - 2 f(P, P'), but never negative, and 0 for equal
+    parameters.
     """
     sides = (
         arrays.namespace(points).concat([own_point_products(mixtures, points)[:, None], points], axis=1)
@@ -182,7 +182,7 @@ def expectation(components: Components, y: Array, terms: tuple[Term, ...]) -> Ar
 
 
 def pair_expectation(components: Components, other: Components, terms: tuple[Term, ...]) -> Array:
-    """Return E l(Z_i, Z'_j) of independent Z_i and Z'_j, for all i and j, as `expectation`; both of one family."""
+    """Return E l(Z_i, Z'_j) of independent Z_i and Z'_j of one family for all i and j, as `expectation`."""
     if components.family != other.family:
         raise ValueError(f"`other` is of the family {other.family!r}, expected {components.family!r} too")
     count = max(components.weights.shape[1], other.weights.shape[1])
@@ -192,7 +192,7 @@ def pair_expectation(components: Components, other: Components, terms: tuple[Ter
 
 
 def description(components: Components, terms: tuple[Term, ...], scale: Sequence[tuple[float, float]]) -> Mixtures:
-    """Return what rows of columns of the components are."""
+    """Return the meaning of rows of columns of the components."""
     d, count = int(components.locations.shape[2]), int(components.weights.shape[1])
     kernel = terms if _native.FAMILIES[components.family].of_kernel else ()
     return Mixtures(components.family, d, count, len(scale), kernel)
@@ -206,7 +206,7 @@ def _describe(components: Components, terms: tuple[Term, ...]) -> tuple[Mixtures
 
 
 def _predictions(components: Components, scale: Scale) -> Array:
-    """Return rows of features that are predictions alone, -P."""
+    """Return rows of features for predictions only, -P."""
     xp = arrays.namespace(components.locations)
     y = xp.zeros_like(components.locations[:, 0, :])
     u = xp.ones_like(y[:, :1])
@@ -221,7 +221,7 @@ def _elements(mixtures: Mixtures) -> int:
 def _in_blocks(
     mixtures: Mixtures, function: Callable[[Mixtures, Array, Array], Array], left: Array, right: Array
 ) -> Array:
-    """Apply `function` to all pairs of rows, shape (n, n right), a block at a time."""
+    """Apply `function` to all pairs of rows, shape (n, n right), in blocks."""
     xp, n, m, pairs = arrays.namespace(left), left.shape[0], right.shape[0], BLOCK_ELEMENTS // _elements(mixtures)
     columns = max(1, min(m, pairs))
     rows = max(1, min(n, pairs // columns))

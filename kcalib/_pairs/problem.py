@@ -1,14 +1,13 @@
-"""Pair problems: what every estimator hands to a backend.
+"""Pair problems: the input of backends.
 
-Nearly everything kcalib computes is a reduction over a matrix that is never stored,
+Nearly everything that kcalib computes is a reduction over a matrix that is never stored,
 
     H_ij = k(x_i, x'_j) * <a_i, b_j>
 
-with *points* x (what the prediction kernel k sees) and *features* a, b (what the target
-kernel sees). Where the target kernel has infinite rank <a, b> is the inner product of two signed
-measures, of which the features are the parameters: `Mixtures`. `_packing` builds a `PairProblem` from
-checked user input, `_pairs.dispatch` picks a backend for it, and the backends in `_pairs.backends/` sweep
-it for reductions. Nothing in here knows about user objects, devices or threads.
+with *points* x (seen by the kernel on predictions) and *features* a, b (for the target kernel). If the target kernel
+has infinite rank, <a, b> is the inner product of two signed measures, whose parameters are the features: `Mixtures`.
+`_packing` builds a `PairProblem` from checked input, `_pairs.dispatch` chooses a backend, and backends sweep it for
+reductions. Nothing here knows user objects, devices or threads.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 
-# mmd: the points are the parameters of mixtures; table: they are positions in a table of distances.
+# mmd: points are parameters of mixtures; table: points are positions in a table of distances.
 Metric = Literal["euclidean", "cityblock", "dot", "mmd", "table"]
 Family = Literal["normal", "normal_full", "laplace", "atoms"]
 PointFamily = Literal["normal", "normal_full", "laplace", "atoms", "staircases"]
@@ -81,33 +80,32 @@ class Components:
 
 @dataclass(frozen=True)
 class Mixtures:
-    r"""What a row of features (or of points, for the metric "mmd") says if it is not a vector.
+    """The meaning of a row of features (or of points, for the metric "mmd") that is not a vector.
 
-    A row of features is the signed measure u (c delta_y - sum_k w_k P_k): what was observed minus what was predicted,
-    and the target factor of two rows is the inner product of their embeddings under the target kernel, with
-    f(P, P') = E l(Z, Z') of independent Z ~ P and Z' ~ P':
+    A row of features is the signed measure u (c delta_y - sum_k w_k P_k), observed minus predicted. The target factor
+    of two rows is the inner product of their embeddings under the target kernel l, with f(P, P') = E l(Z, Z') for
+    independent Z ~ P and Z' ~ P':
 
         u u' (c c' l(y, y') - c' sum_k w_k f(P_k, y') - c sum_k w'_k f(y, P'_k) + sum_kl w_k w'_l f(P_k, P'_l))
 
-    The kernel's length scale is divided out in packing (`kcalib._pairs.mixtures` does it), so that l has none. With d
-    = `n_dims` the columns of a row are
+    Packing (`kcalib._pairs.mixtures`) divides by the length scale of the kernel. With d = `n_dims` the columns of a row
+    are
 
-        features:        u, c, y[d], then every component's columns; points have the components alone
+        features:        u, c, y[d], then the columns of every component; points have only the components
 
-    and those of a component, beginning with w, are said in the family's header (src/include/kcalib/families/).
-    Components of weight 0 fill up shorter mixtures. A sum of `n_terms` kernels l_t has as many such groups of
-    columns beside each other, and its factor is the sum of theirs (a coefficient is in u: its root; in points, in the
-    weights).
+    The header of a family (src/include/kcalib/families/) documents the columns of a component, which begin with w.
+    Shorter mixtures have further components of weight 0. For a sum of `n_terms` kernels there are as many groups of
+    columns, and the factor is the sum of theirs; the root of a coefficient is part of u (for points: of the weights).
 
-    Points of the family "staircases" are distribution functions of counts, in the place of one component in so many
-    dimensions, and their distances 2-Wasserstein distances; it has no features.
+    Points of the family "staircases" are distribution functions of counts, with 2-Wasserstein distances. It has no
+    features.
     """
 
     family: PointFamily
     n_dims: int
     n_components: int
     n_terms: int = 1
-    kernel: tuple[Term, ...] = ()  # of atoms: between two of them, with n_terms = 1
+    kernel: tuple[Term, ...] = ()  # for atoms: the kernel between two of them, n_terms = 1
 
     @property
     def component_columns(self) -> int:
@@ -115,7 +113,7 @@ class Mixtures:
 
     @property
     def feature_columns(self) -> int:
-        """Columns of features; those of points are less the 2 + d of each term's observation."""
+        """Number of columns of features; points lack the 2 + d columns of each term's observation."""
         return self.n_terms * (2 + self.n_dims + self.n_components * self.component_columns)
 
     @property
@@ -126,11 +124,10 @@ class Mixtures:
 class Side:
     """One side of a pair problem: points (n, n_coordinates) and features (n, n_features), of the same dtype.
 
-    With `labels`, shape (n,), the features are the residuals onehot(labels) - points, which a backend may
-    use to have distances and target factors from one product, or without the features: these may be
-    given as a function, which is called when they are first asked for. `exact`: float32 points are the
-    predictions, which have not been rounded to it. `seconds`: points are (1 - c, c) with these c, shape (n,), in
-    host memory; they may be a function then, too.
+    With `labels`, shape (n,), the features are the residuals onehot(labels) - points, and may be a function that is
+    called on first use: a backend may compute distances and target factors from one product. `exact`: float32 points
+    are unrounded predictions. `seconds`: points are (1 - c, c) with this c, shape (n,), on the host, or a function that
+    returns it.
     """
 
     def __init__(
@@ -156,7 +153,7 @@ class Side:
 
     @property
     def points_or_seconds(self) -> Array:
-        """Return an array of the length, library, device and dtype of the points, without making them."""
+        """Return an array with the length, library, device and dtype of the points, without computing them."""
         return self.points if self.seconds is None else self.seconds
 
     @property
@@ -171,16 +168,16 @@ class Side:
 
     @property
     def has_residual_features(self) -> bool:
-        """Whether points and labels say what the features are, to the last bit."""
+        """Whether points and labels determine the features to the last bit."""
         return self.labels is not None and (self._exact or self.points_or_seconds.dtype == np.float64)
 
     def parts(self) -> tuple[Any, Any, Any]:
-        """Return points, features and labels for another machine; None for features that follow from the others."""
+        """Return points, features and labels for another machine; features are None if the others determine them."""
         return self.points, None if self.has_residual_features else self.features, self.labels
 
     @classmethod
     def of(cls, points: Array, features: Array | None, labels: Array | None) -> Side:
-        """Return the side that has these `parts`."""
+        """Return the side with these `parts`."""
         if features is not None:
             return cls(points, features, labels)
         numbers, dtype = np.asarray(labels, dtype=np.int64), str(points.dtype)
@@ -200,16 +197,16 @@ class Side:
 
 @dataclass(frozen=True)
 class PairProblem:
-    """k(x_i, x'_j) <a_i, b_j>; `right=None` means that right is left (symmetric)."""
+    """k(x_i, x'_j) <a_i, b_j>; `right=None` for a symmetric problem."""
 
     left: Side
     right: Side | None
     kernel: tuple[Term, ...]  # the sum of these terms
-    target: Mixtures | None = None  # what the features are; None: vectors, and <a, b> their inner product
-    predicted: Mixtures | None = None  # what the points are, for the metric "mmd"; None: vectors
+    target: Mixtures | None = None  # meaning of features; None: vectors
+    predicted: Mixtures | None = None  # meaning of points, for the metric "mmd"; None: vectors
     # Metric "table": distance of left point x to right point x' is table[int(x), int(x')]; float64, of NumPy or CuPy.
     table: Any = None
-    kernel_repr: Any = field(default=None, compare=False)  # the kernel, which messages show as users write it
+    kernel_repr: Any = field(default=None, compare=False)  # the kernel in messages
 
     @property
     def symmetric(self) -> bool:
@@ -221,7 +218,7 @@ class PairProblem:
 
     @property
     def multiply_adds(self) -> float:
-        """That an entry takes, about: of its points, and of the columns, or parts, of its features."""
+        """Approximate number of multiply-adds for an entry, for its points and features."""
         cost = float(self.left.points.shape[1] + EXPONENTIAL_COST)
         for mixtures in (self.target, self.predicted):
             if mixtures is not None:

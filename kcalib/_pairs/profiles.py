@@ -1,10 +1,10 @@
-"""Profiles, and kernels in normal form (`Term`) between two sets of points in array API functions.
+"""Profiles and kernels in normal form (`Term`) between two sets of points, by array API functions.
 
-A profile is a row of src/include/kcalib/profiles.h: its number and properties are read from there by whoever asks, and
-its formula, the very text, is the array form. The functions of formulas are those of include/kcalib/math.h, for arrays.
+A profile is a row of src/include/kcalib/profiles.h: its number, properties and formula are read from there. Formulas
+use the functions of include/kcalib/math.h, defined here for arrays.
 
-`backends.array_api` calls `kernel_matrix` for kernels on predictions, `mixtures` for target kernels between atoms. It
-is differentiable wherever the array library is: distances have their subgradient 0 at 0.
+`backends.array_api` calls `kernel_matrix` for kernels on predictions, `mixtures` for target kernels between atoms. The
+result is differentiable if the array library is; distances have subgradient 0 at 0.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._pairs.problem import Factor, Term
 
-DIFFERENCES = 2**22  # elements of the tensor of differences, at most: a few features at a time
+DIFFERENCES = 2**22  # largest number of elements of a tensor of differences
 
 
 class Distances:
-    """Distances between the rows of `left`, shape (..., n, d), and of `right`, shape (..., n right, d), by metric."""
+    """Distances between rows of `left`, shape (..., n, d), and of `right`, shape (..., n right, d), by metric."""
 
     def __init__(self, left: Array, right: Array) -> None:
         self.left = left
@@ -58,7 +58,7 @@ class Distances:
         raise ValueError(f"unknown metric {metric!r}")
 
     def _over_features(self, step: Callable[[Array], Array]) -> Array:
-        """Return sum_k step(x_ik - x'_jk), a few coordinates at a time: exact for near-duplicates."""
+        """Return sum_k step(x_ik - x'_jk), some coordinates at a time: exact for near-duplicates."""
         xp = arrays.namespace(self.left)
         features, pairs = self.left.shape[-1], 1
         for left_size, right_size in zip(self.left.shape[:-2], self.right.shape[:-2], strict=True):
@@ -77,7 +77,7 @@ class Distances:
 
 
 def safe_root(squares: Array) -> Array:
-    """Return square roots, and 0 at 0 and below, with no infinite slope there."""
+    """Return square roots, and 0 for numbers up to 0, without an infinite slope."""
     xp = arrays.namespace(squares)
     positive = xp.where(squares > 0, squares, xp.ones_like(squares))
     return xp.where(squares > 0, xp.sqrt(positive), xp.zeros_like(squares))
@@ -95,7 +95,7 @@ def log1p(x: Array) -> Array:
 
 
 def power(x: Array, exponent: float) -> Array:
-    """Return powers of x >= 0, with no infinite slope at 0."""
+    """Return powers of x >= 0 without an infinite slope at 0."""
     xp = arrays.namespace(x)
     positive = xp.where(x > 0, x, xp.ones_like(x))
     return xp.where(x > 0, positive**exponent, xp.zeros_like(x))
@@ -106,7 +106,7 @@ def quadratic(x: Array, c: float) -> Array:
 
 
 def cos_pi(x: Array) -> Array:
-    """Return the cosine as a sine of the distance to the nearest odd half, exact where it is small."""
+    """Return cos(pi x), exact near its zeros."""
     xp = arrays.namespace(x)
     return xp.sin(math.pi * (0.5 - xp.abs(x - 2 * xp.round(x / 2))))
 
@@ -126,7 +126,7 @@ class Profile:
     value: Callable[[Array, float, float], Array]  # of scale * distance (or its square) and the shapes
 
     def exponent(self, factor: Factor) -> float:
-        """Return the power of r that bounds the change of the profile where its argument changes by r."""
+        """Return the power of r that bounds the change of the profile when its argument changes by r."""
         return min(1.0, factor.a) if self.slope == "a" else 1.0
 
 
@@ -137,7 +137,7 @@ PROFILES = {
 
 
 def kernel_supremum(terms: Sequence[Term], *, has_bounded_points: bool) -> float | None:
-    """sup |k(p, q)|, None where it is not known: every profile is at most 1, and inner products of bounded points."""
+    """Return sup |k(p, q)|, or None if unknown: profiles are at most 1, inner products of bounded points, too."""
     for term in terms:
         if any(
             PROFILES[f.profile].at_zero != 1 and not (f.metric == "dot" and has_bounded_points) for f in term.factors
@@ -147,7 +147,7 @@ def kernel_supremum(terms: Sequence[Term], *, has_bounded_points: bool) -> float
 
 
 def kernel_matrix(terms: Sequence[Term], distances: Distances) -> Array:
-    """Return k(x_i, x'_j), in the points' dtype."""
+    """Return k(x_i, x'_j) in the dtype of the points."""
     kernel: Any = None
     for term in terms:
         product: Any = None

@@ -1,11 +1,11 @@
-"""What a sweep over the pairs keeps of H: the eight reductions.
+"""The eight reductions: what a sweep over the pairs keeps of H.
 
-A reduction is its options. `backend.sweep([...])` visits the blocks of H and returns a result for each:
+`backend.sweep([...])` visits the blocks of H and returns a result for each reduction:
 
     moments, forms = backend.sweep([Moments(second=True), QuadraticForms(weights)])
 
-What a distributed sweep computes of a tile, a rectangle of H, is a part: arrays by name. `Merge` adds parts in the
-order of their tiles, compensated as the compiled core adds its groups of blocks: the sums have the bits of one machine.
+A distributed sweep computes a part, arrays by name, for each tile (a rectangle of H). `Merge` adds the parts in the
+order of tiles with compensation, as the compiled core adds groups of blocks: sums have the bits of one machine.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ Part = Mapping[str, np.ndarray]  # of a tile
 
 
 class Sweeping(Protocol):
-    """What has a sweep."""
+    """An object with a sweep."""
 
     def sweep(self, reductions: Sequence[Reduction[Any]]) -> list[Any]: ...
 
 
 def sweep_one(backend: Sweeping, reduction: Reduction[R]) -> R:
-    """Sweep for one reduction, and return its result."""
+    """Sweep for one reduction and return its result."""
     result: R = backend.sweep([reduction])[0]
     return result
 
 
 class Merge:
-    """Parts of tiles, added in the order of the tiles' numbers.
+    """Parts of tiles, added in the order of their numbers.
 
-    Sums of pairs of groups each have a place, and are added up at the end; sums of rows and columns are added as they
-    come. Its state is arrays, which a journal keeps.
+    Sums of pairs of groups are kept separately and added at the end; sums of rows and columns are added immediately.
+    The state is arrays, which a journal keeps.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Merge:
         columns: tuple[int, ...] | None = None,
     ) -> None:
         self._grid = grid
-        self.sums: dict[str, np.ndarray] = {}  # over all groups, once all tiles were added
+        self.sums: dict[str, np.ndarray] = {}  # over all groups, after `finish`
         self._groups: dict[str, np.ndarray] = {}
         if isinstance(grid, Grid):
             self._groups = {name: np.zeros((*grid.groups, *shape)) for name, shape in (groups or {}).items()}
@@ -76,14 +76,14 @@ class Merge:
                 columns.add(tile.column, tile.column_end, sums)
 
     def state(self) -> State:
-        """All there is to know of the tiles that were added."""
+        """Return the state of all tiles so far."""
         state = dict(self.sums) if self.sums else {f"{name} of groups": sums for name, sums in self._groups.items()}
         for name, sums in self._sides.items():
             state |= sums.state(name)
         return state
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
+        """Restore a state."""
         for name, matrix in self._groups.items():
             if name in state:
                 self.sums[name] = state[name]
@@ -93,7 +93,7 @@ class Merge:
             sums.restore(name, state)
 
     def finish(self) -> None:
-        """Add up the groups: all tiles were added."""
+        """Add up the groups after the last tile."""
         for name, matrix in self._groups.items():
             if name not in self.sums:
                 self.sums[name] = np.asarray(compensated_sum(matrix.reshape(-1, *matrix.shape[2:])))
@@ -107,12 +107,12 @@ class Merge:
 
     @property
     def columns(self) -> np.ndarray | None:
-        """The sums of columns; None where they are those of rows."""
+        """The sums of columns; None if they equal those of rows."""
         return self._sides["columns"].sums if "columns" in self._sides else None
 
 
 class Tiled(Protocol):
-    """What has the problem of the tiles, and their order of summation."""
+    """An object with the problem of tiles and their order of summation."""
 
     backend: Any
     left: Any
@@ -120,23 +120,23 @@ class Tiled(Protocol):
 
 
 class Reduction(Generic[R]):
-    """Base class of the reductions: options of what is kept, with a result of type R."""
+    """Base class of reductions: options, with a result of type R."""
 
     needs_symmetry: ClassVar[bool] = False  # rows and columns of H are the same samples
 
     def obstacle(self, problem: PairProblem) -> str | None:
-        """Why the problem has no such result; None if it has."""
+        """Return why the problem has no such result, or None."""
         if self.needs_symmetry and not problem.symmetric:
             return "rows and columns of H are not the same samples"
         return None
 
     @property
     def option(self) -> str | None:
-        """Which of its options not every backend has; None if it is not used."""
+        """The option that not every backend has, or None if it is not used."""
         return None
 
     def start(self, grid: Grid | Runs) -> Merge:
-        """Return what merges the parts of tiles, of reductions that take many pairs."""
+        """Return a `Merge` for the parts of tiles, for reductions over many pairs."""
         raise NotImplementedError
 
     def finish(self, merge: Merge, tiled: Tiled) -> R:
@@ -144,39 +144,39 @@ class Reduction(Generic[R]):
         raise NotImplementedError
 
     def batches(self, size: int) -> Iterator[Reduction[R]]:
-        """Yield reductions of at most `size` columns, whose results follow each other; itself if it has none."""
+        """Yield reductions of at most `size` columns, with consecutive results; itself without columns."""
         yield self
 
     @property
     def in_given_order(self) -> bool:
-        """Whether samples are added in the order in which they are given, not in that of the backend."""
+        """Whether samples are added in the given order instead of the order of the backend."""
         return False
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of its arrays."""
+        """The bytes of its arrays."""
         values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
         return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
 class NullSquares(NamedTuple):
-    """sum_{i != j} k_ij^2 tr(V_i V_j), the mean of the sum of squares if labels are drawn from the points."""
+    """sum_{i != j} k_ij^2 tr(V_i V_j): expectation of the sum of squares if labels are drawn from the points."""
 
     value: float
-    magnitude: float  # sum of k_ij^2 <x_i, x_j>: where predictions are nearly certain rounding is relative to this
+    magnitude: float  # sum of k_ij^2 <x_i, x_j>; for nearly certain predictions rounding is relative to it
 
 
 @dataclass(frozen=True)
 class MomentSums:
-    """Sums over H. In a symmetric problem the diagonal is kept out of all but `diagonal` and `trace`."""
+    """Sums over H. In a symmetric problem only `diagonal` and `trace` include the diagonal."""
 
     total: Any  # of all entries: a float, or a float64 array of shape ()
-    row_sums: Array | None  # float64, shape: (n,); None if only the total was asked for
+    row_sums: Array | None  # float64, shape: (n,); None if not requested
     column_sums: Array | None  # float64, shape: (n right,); the row sums if symmetric
-    diagonal: Array | None  # float64, shape: (n,); as the trace, and None where the row sums may be
-    sum_of_squares: float | None  # None unless asked for
-    trace: Any  # sum of the diagonal, as `total`; None for rectangular problems, or if not asked for
-    null_variance: NullSquares | None = field(default=None, kw_only=True)  # None unless asked for
+    diagonal: Array | None  # float64, shape: (n,); None like trace or row sums
+    sum_of_squares: float | None  # None if not requested
+    trace: Any  # sum of the diagonal; None for rectangular problems, or if not requested
+    null_variance: NullSquares | None = field(default=None, kw_only=True)  # None if not requested
 
 
 @dataclass(frozen=True)
@@ -186,13 +186,13 @@ class Moments(Reduction[MomentSums]):
     Parameters
     ----------
     second : bool
-        Keep the sum of squares, and the sums of rows and columns.
+        Compute the sum of squares, and the sums of rows and columns.
     rows : bool
-        Keep the sums of rows and columns.
+        Compute the sums of rows and columns.
     trace : bool
-        Compute the diagonal and its sum, of symmetric problems.
+        Compute the diagonal and its sum, for symmetric problems.
     null_variance : bool
-        Keep `NullSquares`, of symmetric problems whose features are the residuals of labels; with `second`.
+        Compute `NullSquares`, for symmetric problems whose features are residuals of labels; with `second`.
     """
 
     second: bool = False
@@ -249,17 +249,17 @@ class BlockSums(Reduction[Array]):
 
 @dataclass(frozen=True, eq=False)
 class Products(Reduction[Array]):
-    """H @ vectors, float64, for `vectors` of shape (n right, c).
+    """H @ vectors in float64, for `vectors` of shape (n right, c).
 
     Parameters
     ----------
     vectors : array, shape (n right, c)
         Columns of any scale.
     dtype : {"float64", "float32"}
-        In "float32" entries and products may be rounded to it (sums of more than a tile's are float64): an error of
-        some 1e-7 of the sum of all sizes of H_ij v_j, for iterations that correct it.
+        With "float32" entries and products may be rounded to it, but sums over tiles are float64: an error of about
+        1e-7 of sum_j |H_ij v_j|, for iterations that correct it.
     rounded : bool
-        Round entries to the units of `LabelMatches`, and leave the diagonal out.
+        Round entries to the units of `LabelMatches`, and omit the diagonal.
     """
 
     vectors: Array
@@ -288,10 +288,10 @@ class QuadraticForms(Reduction[Array]):
     Parameters
     ----------
     weights : array or Weights
-        Columns, or resampling weights, which are drawn where they are needed.
+        Columns, or resampling weights, which are drawn on use.
     dtype : {"float64", "float32"}
-        In "float32" entries and products may be rounded to it (sums of more than a tile's are float64): for null
-        distributions, twice as fast where products take the time.
+        With "float32" entries and products may be rounded to it, but sums over tiles are float64: for null
+        distributions, twice as fast if products dominate.
     """
 
     weights: Array | Weights
@@ -319,15 +319,15 @@ class QuadraticForms(Reduction[Array]):
 
 @dataclass(frozen=True, eq=False)
 class LabelMatches(Reduction[np.ndarray]):
-    """Sums of H_ij <a_i, a_j> over i != j for many labellings, by comparisons or products of what labels stand for.
+    """Sums of H_ij <a_i, a_j> over i != j for many labellings, by comparisons of labels or products of their features.
 
     Parameters
     ----------
     labels : array of integers, shape (n, draws), or BinaryDraws
         A labelling in each column.
     features : array, shape (n, 2, r), optional
-        a_i is features[i, label]. Without them it is the unit vector of the label, so that pairs with equal labels
-        count, and entries are rounded to units in whose sums nothing is rounded: equal labellings have equal sums.
+        a_i is features[i, label]. Without features it is the unit vector of the label: pairs with equal labels count,
+        and entries are rounded to units whose sums are exact, so that equal labellings have equal sums.
     """
 
     labels: np.ndarray | BinaryDraws
@@ -368,7 +368,7 @@ class Counts(Reduction[np.ndarray]):
 class RangeEntries(NamedTuple):
     """Entries of H in a range."""
 
-    values: np.ndarray  # in no order; some of them where there are more than were asked for
+    values: np.ndarray  # unordered; some of them if there are more than requested
     n_inside: int  # in the range
     n_below: int  # entries below it
 

@@ -29,14 +29,15 @@ from kcalib._pairs.problem import Factor
 from kcalib._pairs.profiles import PROFILES
 
 SMOOTHNESS = {"exponential": 0.5, "matern_3_2": 1.5, "matern_5_2": 2.5}
-LARGEST_FREQUENCY = 1e12  # cuts heavy tails off
+LARGEST_FREQUENCY = 1e12  # truncates heavy tails
 
 
 class Domain:
-    """The set of points: vectors of `columns` entries, whose sums differ by `spread` at most.
+    """The set of points: vectors of `columns` entries whose sums differ by at most `spread`.
 
-    Points of equal sums do not differ along the vector of ones. Frequencies are orthogonal to it if that changes no
-    factor by more than `NEGLIGIBLE`: the dimension is smaller by one, and predictions of two classes are on a line.
+    Points with equal sums do not differ along the vector of ones. If it changes no factor by more than `NEGLIGIBLE`,
+    frequencies are orthogonal to that vector: the dimension is smaller by one, and predictions of two classes are on a
+    line.
     """
 
     NEGLIGIBLE = 1e-6
@@ -77,12 +78,12 @@ def frequencies(factor: Factor, domain: Domain, count: int, random: np.random.Ge
 
 
 def scales(factor: Factor, count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw lengths r, shape (count,), such that the factor of the distance d is E exp(-r^2 d^2 / 2).
+    """Draw lengths r, shape (count,), such that the factor at distance d is E exp(-r^2 d^2 / 2).
 
     Raises
     ------
     ValueError
-        If the factor is none of Euclidean distances, or not known to be positive definite in every dimension.
+        If the factor has no Euclidean distances, or is not known to be positive definite in every dimension.
     """
     profile = factor.profile
     if factor.metric != "euclidean" or PROFILES[profile].positive_definite != "EVERYWHERE":
@@ -113,7 +114,7 @@ def without_features(factor: Factor) -> str:
 
 
 def _rate(factor: Factor) -> float:
-    """Return about the slope of a factor."""
+    """Return an approximate slope of a factor."""
     return math.sqrt(2 * factor.scale) if PROFILES[factor.profile].of_square else factor.scale
 
 
@@ -123,15 +124,15 @@ def _is_definite(factor: Factor, dimension: int) -> bool:
 
 
 def stratified(count: int, columns: int, random: np.random.Generator) -> np.ndarray:
-    """Draw numbers in (0, 1), shape (count, columns), one in each of `count` equal parts in each column."""
+    """Draw numbers in (0, 1), shape (count, columns), one in each of `count` equal intervals in each column."""
     places = np.stack([random.permutation(count) for _ in range(columns)], axis=1)
-    # An end of (0, 1) would have an infinite quantile.
+    # Exclude 0 and 1, whose quantiles are infinite.
     return np.clip((places + random.random((count, columns))) / count, 2.0**-54, 1 - 2.0**-53)
 
 
 @one_blas_thread()
 def _draw_directions(columns: int, is_flat: bool, count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw unit vectors, uniform on the sphere and orthogonal to each other in groups of the dimension."""
+    """Draw unit vectors, uniform on the sphere, and orthogonal within groups of the dimension."""
     dimension = columns - 1 if is_flat else columns
     parts = []
     for begin in range(0, count, dimension):
@@ -143,7 +144,7 @@ def _draw_directions(columns: int, is_flat: bool, count: int, random: np.random.
 
 
 def _draw_log_radii(factor: Factor, dimension: int, count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw logarithms of lengths of frequencies of a factor of Euclidean distances."""
+    """Draw logarithms of lengths of frequencies for a factor of Euclidean distances."""
     profile, log_scale = factor.profile, math.log(factor.scale)
     if profile == "cosine":
         return np.full(count, math.log(math.pi) + log_scale)
@@ -163,7 +164,7 @@ def _draw_log_radii(factor: Factor, dimension: int, count: int, random: np.rando
 
 
 def _draw_products(factor: Factor, columns: int, count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw frequencies of a factor of cityblock distances."""
+    """Draw frequencies for a factor of cityblock distances."""
     if factor.profile == "exponential":
         log_scale: float | np.ndarray = 0.0
     elif factor.profile in ("gamma_exponential", "gamma_rational_quadratic") and factor.a <= 1:
@@ -179,7 +180,7 @@ def _draw_products(factor: Factor, columns: int, count: int, random: np.random.G
 
 
 def _log_mixing(factor: Factor, uniform: np.ndarray) -> np.ndarray:
-    """Return logarithms of quantiles of what multiplies the scale of a gamma-exponential factor."""
+    """Return logarithms of quantiles of the variable that multiplies the scale of a gamma-exponential factor."""
     if factor.profile == "gamma_exponential":
         return np.zeros_like(uniform)
     return (_log_gamma(factor.b, uniform) - math.log(factor.b)) / factor.a

@@ -1,1 +1,1 @@
-"""Results as pictures; called by results that have a ``plot`` method and by the command."""
+"""Pictures and pages of results, for ``plot`` methods and the command."""

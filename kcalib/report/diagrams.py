@@ -1,9 +1,9 @@
-"""Diagrams on matplotlib's axes: reliability diagrams and quantile calibration curves, each above a histogram.
+"""Diagrams on matplotlib axes: reliability diagrams and quantile calibration curves, each above a histogram.
 
-`kcalib.ReliabilityDiagram.plot` calls `plot_diagram`, `kcalib.QuantileCalibration.plot` `plot_quantiles`, and pictures
-of many models (`figures`) draw with the same functions. Greys are between the colour of the paper and that of the text,
-so that diagrams are right on dark paper, too. Libraries are imported when something is drawn, and matplotlib is used
-without pyplot, which would choose a window system and keep figures in global state.
+`kcalib.ReliabilityDiagram.plot` calls `plot_diagram`, `kcalib.QuantileCalibration.plot` calls `plot_quantiles`;
+pictures of several models (`figures`) use the same functions. Greys lie between the colours of paper and text, so that
+diagrams also fit dark paper. matplotlib is imported on use, and without pyplot, which has global state and may open
+windows.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ import numpy as np
 from kcalib._backend.options import check_choice
 from kcalib.report.summary import format_pvalue
 
-# Okabe and Ito's blue and vermilion, and on dark paper their sky blue and orange: distinct with every kind of colour
-# vision, and in grey.
+# Blue and vermilion of Okabe and Ito, on dark paper sky blue and orange: distinct for all kinds of colour vision.
 CALIBRATED, CALIBRATED_ON_DARK = "#0072B2", "#56B4E9"
 MISCALIBRATED, MISCALIBRATED_ON_DARK = "#D55E00", "#E69F00"
 BAND, DIAGONAL, GRID = 0.18, 0.65, 0.1  # from the paper, 0, to the text, 1
 
 SCALES = ("linear", "logit")
 TICKS = ([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "0.2", "0.4", "0.6", "0.8", "1"])
-NINES = 4  # of the largest confidence that a logit scale names; it ends one further
+NINES = 4  # number of nines of the largest label on a logit scale, which ends one further
 MOST_TICKS = 6
-NARROWEST = 0.008  # of a bin that can still be seen
-FAINTEST = 0.2  # opacity of a point of next to no samples
-SPARSE = 0.3  # a bin with less than so much of an equal share of the samples is faded
+NARROWEST = 0.008  # width of the narrowest visible bin
+FAINTEST = 0.2  # opacity of a point with almost no samples
+SPARSE = 0.3  # bins with less than this times an equal share of the samples are faded
 
 
 class PlotError(Exception):
@@ -43,7 +42,7 @@ class MissingLibraryError(PlotError, ImportError):
 
 
 def require_matplotlib() -> None:
-    """Raise MissingLibraryError if it is not installed; long computations ask before they start."""
+    """Raise MissingLibraryError if matplotlib is missing; long computations check first."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -52,7 +51,7 @@ def require_matplotlib() -> None:
 
 @dataclass(frozen=True)
 class Tones:
-    """Colours on the paper of some axes."""
+    """Colours for the paper of some axes."""
 
     paper: tuple[float, ...]
     ink: tuple[float, ...]
@@ -132,7 +131,7 @@ def _plot(
 
 
 def draw_legend(ax: Any, handles: Sequence[Any]) -> None:
-    """Draw a legend above the diagram, where no data are."""
+    """Draw a legend above the diagram."""
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
     ax.legend(handles=handles, **place, fontsize=8.5, frameon=False)
 
@@ -148,7 +147,7 @@ def label_axes(ax: Any, below: Any, labels: tuple[str, str, str]) -> None:
 
 
 def new_figure(width: float, height: float, layout: Any = "constrained", dpi: float | None = None) -> Any:
-    """Return a figure that pyplot does not know."""
+    """Return a figure without pyplot."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -162,7 +161,7 @@ def split_axes(ax: Any) -> Any:
     """Add axes in the lower part of the cell that `ax` fills; `ax` keeps the upper one."""
     cell = ax.get_subplotspec()
     if cell is None:
-        raise ValueError("`ax` is no cell of a grid, as of `subplots`, that can be split; pass histogram=False")
+        raise ValueError("`ax` is not a cell of a grid, as of `subplots`, that can be split; pass histogram=False")
     upper, lower = cell.subgridspec(2, 1, height_ratios=(3.4, 1), hspace=0.07)
     ax.set_subplotspec(upper)
     return ax.figure.add_subplot(lower, sharex=ax)
@@ -278,7 +277,7 @@ def _draw_curve(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[floa
 
 
 def is_overconfident(diagram: Any) -> bool:
-    """Say whether the mean confidence is above the mean frequency."""
+    """Return whether the mean confidence exceeds the mean frequency."""
     return bool(np.nansum(diagram.weight * (diagram.confidence - diagram.frequency)) > 0)
 
 
@@ -401,7 +400,7 @@ def draw_outcomes(axes: Any, curve: Any, color: Any) -> None:
 
 
 def is_below(curve: Any) -> bool:
-    """Say whether more of the curve is below the diagonal, so that there is room above it."""
+    """Return whether most of the curve is below the diagonal."""
     return bool(np.mean(curve.coverage - curve.levels) < 0)
 
 

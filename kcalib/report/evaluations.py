@@ -1,6 +1,6 @@
-"""Evaluations as parts of a page: verdicts in words, the table, tests with their laws, and how to repeat them.
+"""Evaluations as parts of a page: verdicts in words, the table of numbers, tests, and how to reproduce them.
 
-`ModelEvaluation.to_html` and the command's `report` call these functions.
+`ModelEvaluation.to_html` and the command `report` use them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pictures in files: a diagram of each of several models, and of its classes.
+"""Pictures in files: a diagram for each of several models and classes.
 
-The command calls `plot_reliability`; what is on the axes is drawn by `diagrams`.
+The command calls `plot_reliability`; `diagrams` draws on axes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from kcalib.report.diagrams import (
 )
 
 WIDTH, HEIGHT = 8.6, 2.5  # inches of a model
-MOST_LABELS = 24  # releases that are named below an axis
-LONG = 40  # letters of all names below an axis that stand beside each other
+MOST_LABELS = 24  # names of releases below an axis
+LONG = 40  # letters of all names below an axis; longer ones are rotated
 
 __all__ = ["Panel", "PlotError", "plot_reliability"]
 
@@ -43,32 +43,32 @@ THEMES = {"light": "default", "dark": "dark_background"}  # styles of matplotlib
 MOST_COLUMNS = 4
 PANEL_SIZE = (3.1, 4.35)  # inches
 DPI = 160
-MOST_PIXELS = 60_000  # of one side; the renderer ends at 2**16
+MOST_PIXELS = 60_000  # of a side; the limit of the renderer is 2**16
 CAPTION = 0.75  # from the paper, 0, to the text, 1
 
 
 @dataclass(frozen=True)
 class Style:
-    """How diagrams of one kind are drawn."""
+    """How diagrams of a kind are drawn."""
 
-    noun: str  # names the models where a picture has several styles
+    noun: str  # names the models if a picture has several styles
     caption: str
-    labels: tuple[str, str, str]  # of the axes: below, at the left, and at the left of the histogram
+    labels: tuple[str, str, str]  # of the x axis, the y axis, and the y axis of the histogram
     draw: Callable[[Any, Any, str], Any]  # axes, diagram, color
     draw_below: Callable[[Any, Any, str], None]  # the same for the histogram
-    is_empty_above: Callable[[Panel], bool]  # whether the notes have room in the upper left corner
-    margin: float = 0.62  # inches at the left of a panel, for the numbers of its axis
+    is_empty_above: Callable[[Panel], bool]  # whether the notes fit in the upper left corner
+    margin: float = 0.62  # inches for the numbers of the y axis
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One model in the picture, or one of its classes."""
+    """A model in the picture, or one of its classes."""
 
     model: str
     verdict: str  # in words
     miscalibrated: bool
-    notes: tuple[str, ...]  # lines in a corner of the diagram
-    diagram: Any  # kcalib.ReliabilityDiagram, of bins with both bands, or kcalib.QuantileCalibration
+    notes: tuple[str, ...]  # lines in a corner
+    diagram: Any  # kcalib.ReliabilityDiagram with both bands, or kcalib.QuantileCalibration
     style: Style
 
     @property
@@ -77,17 +77,17 @@ class Panel:
 
 
 def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str], theme: str = "light") -> None:
-    """Draw the panels in rows into a file with one of `SUFFIXES`; a PlotError says why that cannot be done."""
+    """Draw the panels in rows into a file with one of `SUFFIXES`; a PlotError says why it fails."""
     save(lambda: draw_panels(panels), path, theme)
 
 
 def save(draw: Callable[[], Any], path: str | os.PathLike[str], theme: str) -> None:
-    """Write the figure that `draw` returns, whole or not at all."""
+    """Write the figure that `draw` returns, as a whole or not at all."""
     require_matplotlib()
     import matplotlib.style
 
     picture = io.BytesIO()
-    # Whatever a matplotlibrc says, such as to use LaTeX, and a box for a glyph that is missing in a model's name.
+    # Ignore the user's matplotlibrc, and warnings of missing glyphs in names of models.
     with matplotlib.style.context(["default", THEMES[theme]]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         suffix = os.path.splitext(os.fspath(path))[1].removeprefix(".").lower()
@@ -102,7 +102,7 @@ def save(draw: Callable[[], Any], path: str | os.PathLike[str], theme: str) -> N
 
 
 def make_captions(panels: Sequence[Panel]) -> list[str]:
-    """Say what is drawn, a line for each kind of diagrams."""
+    """Return a caption for each kind of diagram."""
     kinds = dict.fromkeys((panel.style.noun, panel.style.caption) for panel in panels)
     return [text if len(kinds) == 1 else f"{noun}: {text}" for noun, text in kinds]
 
@@ -172,7 +172,7 @@ def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
 RELIABILITY = Style(
     noun="Classes",
     caption="points: accuracy in a bin, faint if it has few samples, with its 95 % confidence interval; grey: 95 % of "
-    "a calibrated model's points; bars: share of the samples",
+    "the points of a calibrated model; bars: share of the samples",
     labels=("confidence", "accuracy", "share"),
     draw=draw_diagram,
     draw_below=draw_histogram,
@@ -180,7 +180,7 @@ RELIABILITY = Style(
 )
 RELIABILITY_ON_LOGITS = replace(
     RELIABILITY,
-    caption=RELIABILITY.caption.replace("bars: share", "both axes are those of log-odds; bars: density"),
+    caption=RELIABILITY.caption.replace("bars: share", "both axes are log-odds; bars: density"),
     labels=("confidence", "accuracy", "density"),
     draw=functools.partial(draw_diagram, scale="logit"),
     margin=0.85,
@@ -188,8 +188,9 @@ RELIABILITY_ON_LOGITS = replace(
 )
 QUANTILES = Style(
     noun="Regression",
-    caption="points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; "
-    "bars: shares of PIT values, dashed: of a calibrated model, between the lines 95 % of its bars",
+    caption="points: share of the targets up to the predicted quantile; grey: 95 % of the points of a calibrated "
+    "model; bars: shares of PIT values, dashed: their expectation for a calibrated model, between the lines 95 % of "
+    "its bars",
     labels=("predicted quantile level", "coverage", "share"),
     draw=draw_quantiles,
     draw_below=draw_pit,
@@ -198,14 +199,14 @@ QUANTILES = Style(
 
 
 def _shorten(name: str, length: int = 28) -> str:
-    """Return both ends of a long name: models often differ in the last letters only."""
+    """Shorten a long name but keep both ends: models often differ in the last letters."""
     half = (length - 3) // 2
     return name if len(name) <= length else f"{name[:half]}...{name[-half:]}"
 
 
 @dataclass(frozen=True)
 class Release:
-    """What one evaluation of a model said."""
+    """An evaluation of a release of a model."""
 
     name: str
     time: str  # RFC 3339, UTC
@@ -224,7 +225,7 @@ class Release:
 
 
 def draw_history(models: Mapping[str, Sequence[Release]], scores: Mapping[str, tuple[str, str]]) -> Any:
-    """Draw a row for each model; `scores` has the number next to its SKCE, and its label."""
+    """Draw a row for each model; `scores` has the number next to its SKCE and its label."""
     figure = new_figure(WIDTH, HEIGHT * len(models) + 0.2, dpi=160)
     axes = figure.subplots(len(models), 2, squeeze=False)
     for (left, right), (model, releases) in zip(axes, models.items(), strict=True):

@@ -1,6 +1,6 @@
-"""Pictures of results that need no samples: the law of a test, and the intervals of a comparison.
+"""Pictures of results that need no samples: the null distribution of a test, and the intervals of a comparison.
 
-`CalibrationTestResult.plot` and `Comparison.plot` draw them, and pages show them as `page.svg`.
+`CalibrationTestResult.plot` and `Comparison.plot` use them, and pages embed them by `page.svg`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 
 from kcalib.report.diagrams import BAND, DIAGONAL, Tones, new_figure, simplify_axes
 
-UPPER = 0.95  # of calibrated models are below this mark
-SEEN = 1e-3  # of the width of the law, that is a pixel or so
-ROOM = 0.22  # of the width of the axes, for the text of a mark
+UPPER = 0.95  # share of calibrated models below the dashed mark
+SEEN = 1e-3  # smallest visible share of the width, about a pixel
+ROOM = 0.22  # share of the width of the axes for the text of a mark
 
 
 def draw_law(test: Any, axes: Any = None) -> Any:
@@ -35,9 +35,9 @@ def draw_law(test: Any, axes: Any = None) -> Any:
     margin = 0.04 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), yticks=[], xlabel="statistic")
     for x, text, tone in ((upper, f"{100 * UPPER:g} % of the draws", None), (test.statistic, "observed", color)):
-        left = (x == upper) == beyond  # the mark at the left has its text at the left,
+        left = (x == upper) == beyond  # the left mark has its text at the left
         place = (x - axes.get_xlim()[0]) / np.ptp(axes.get_xlim())
-        turned = (place if left else 1 - place) < ROOM  # or at the other side, below that of the other mark
+        turned = (place if left else 1 - place) < ROOM  # or, without room, at the right and lower
         right = left != turned
         axes.annotate(
             text, (x, 1), (-3 if right else 3, -14 if turned else -2), ("data", "axes fraction"), "offset points",
@@ -48,10 +48,10 @@ def draw_law(test: Any, axes: Any = None) -> Any:
 
 
 def _bars(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges and densities between quantiles, which are joined where they are nearer than can be seen.
+    """Return edges and densities between quantiles; quantiles that are too close to be seen are merged.
 
-    A statistic of few values, such as that of saturated predictions, has many equal quantiles; if all are there is one
-    edge, and no bar.
+    A statistic with few values, such as that of saturated predictions, has many equal quantiles. If all are equal,
+    there is one edge and no bar.
     """
     least, distinct = SEEN * float(np.ptp(quantiles)), [0]
     for i, quantile in enumerate(quantiles):

@@ -1,7 +1,7 @@
-"""A page of HTML in one file: no network, light or dark as the reader has it, printable.
+"""A page of HTML in one file: no network, light or dark mode, printable.
 
-`document` puts sections together, `table` and `svg` make what they hold. Colours of pictures become variables of the
-page, so that one picture is right on light and on dark paper. `evaluations` and the command's `report` write pages.
+`document` joins sections; `table` and `svg` return their content. Colours of pictures become variables of the page, so
+that a picture fits both modes. `evaluations` and the command `report` write pages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Results as a few lines, and as a table in a notebook: what `print` and notebooks show of every public result.
+"""Results as a few lines of text, and as a table in notebooks.
 
-Results derive from `Summarized`, which reads their fields. Those that hold entries of several models or estimators
-give a table of their own. All of it is plain text, cut to the width of a cell; `dataclasses.asdict` has the rest.
+Results derive from `Summarized`, which reads their fields; results of several models or estimators have their own
+tables. Text is cut to the width of a line; `dataclasses.asdict` has all values.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from kcalib._backend.files import printable
 MOST_ROWS = 10
 WIDTH = 100  # of a line
 MOST_VALUES = 4  # of a tuple
-SIDES = "border:1px solid currentColor;border-width:1px 0;"  # light and dark follow the notebook
+SIDES = "border:1px solid currentColor;border-width:1px 0;"  # follows light or dark notebooks
 TABLE = f"border-collapse:collapse;{SIDES}font-size:90%"
 TITLE = "text-align:left;font-weight:bold"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A title, rows of a table, and lines below it."""
+    """A title, the rows of a table, and lines below it."""
 
     title: str
     rows: list[list[str]]
-    is_text: list[bool]  # of each column; numbers are put to the right
+    is_text: list[bool]  # by column; numbers are right-aligned
     header: list[str] | None = None
     notes: tuple[str, ...] = ()
 
@@ -51,12 +51,12 @@ class Summary:
 
 
 class Summarized:
-    """A dataclass that `print` and notebooks show short: its fields that have a value, arrays last."""
+    """A dataclass with a short text: the fields that have a value, arrays last."""
 
-    #: Fields that a summary shows, in this order; none: all of them, as far as there is room.
+    #: Fields of the summary in this order; if empty, all fields up to a limit.
     _shown: ClassVar[tuple[str, ...]] = ()
 
-    # Of results that hold arrays, which declare eq=False; those of others are as dataclasses have them.
+    # For results with arrays, which have eq=False; other dataclasses replace both methods.
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
@@ -92,7 +92,7 @@ class Summarized:
         return self._summary().html()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """IPython shows the summary, too, in a terminal."""
+        """Show the summary in IPython."""
         printer.text(str(self))
 
 
@@ -116,7 +116,7 @@ def format_pvalue(pvalue: float) -> str:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Compare fields, arrays entry by entry; NaN is equal to NaN there."""
+    """Compare fields, arrays entry by entry; NaN equals NaN in arrays."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_is_same, first, second))
     if isinstance(first, dict) and isinstance(second, dict):
@@ -131,7 +131,7 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _is_long(value: Any) -> bool:
-    """Say whether it is an array, or several."""
+    """Return whether a value is an array or a tuple of arrays."""
     return hasattr(value, "shape") or (isinstance(value, tuple) and any(map(_is_long, value)))
 
 
@@ -149,7 +149,7 @@ def cut(line: str) -> str:
 
 
 def _safe(text: str) -> str:
-    from html import escape  # brings a table of all entities, which few need
+    from html import escape  # slow import
 
     return escape(printable(cut(text)))
 

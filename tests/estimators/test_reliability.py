@@ -329,7 +329,7 @@ def test_plot_in_a_grid_and_outside_of_one(monkeypatch):
     assert [axes.get_ylabel() for axes in figure.axes] == ["accuracy", "accuracy", "share", "share"]
     assert not figure.axes[0].patches and figure.axes[0].get_legend() is None
     alone = Figure().add_axes((0.1, 0.1, 0.8, 0.8))
-    with pytest.raises(ValueError, match="`ax` is no cell of a grid"):
+    with pytest.raises(ValueError, match="`ax` is not a cell of a grid"):
         d.plot(alone)
     d.plot(alone, histogram=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -166,7 +166,7 @@ def test_states_of_groups_and_of_several_models_are_shown_one_by_one(folder, cap
         error_line(capsys) == "g.kcalib: is a GroupedState; update it in Python (kcalib.streaming.load, update, save)"
     )
     ran("update", "c.kcalib", "all.npz", code=1)
-    assert error_line(capsys).startswith("c.kcalib: is a state of several models; use `kcalib compare` with --checkpoint")
+    assert error_line(capsys).startswith("c.kcalib: is a state of several models; use `kcalib compare` with")
     ran("update", "s.kcalib", "parts/0.npz", "--bandwidth-of", "c.kcalib", *SMALL)
     assert str(CalibrationState.load("s.kcalib").kernel) == "Exponential(bandwidth=0.4)"
     GroupedState(3, part=1, **options).update(y, p, group="new").save("g1.kcalib")

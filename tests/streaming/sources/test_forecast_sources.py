@@ -228,7 +228,7 @@ def test_what_is_wrong(tmp_path):
         r"m.npz: there is array .mean., but no array of scale; .* name it by parameters={'scale'",
         parameters={"loc": "mean"},
     )
-    message_of(path, "there is no array 'z', as parameters={'mean': ...} says", parameters={"mean": "z"})
+    message_of(path, "there is no array 'z' for parameters={'mean': ...}", parameters={"mean": "z"})
     message_of(path, "belong to different families of distributions", parameters={"mean": "mean", "samples": "y"})
     message_of(path, "`parameters` has the key 'sd', expected keys among mean, std", parameters={"sd": "y"})
     np.savez(path, y=Y, mean=MEAN, std=STD, probs=np.full((N, 2), 0.5))

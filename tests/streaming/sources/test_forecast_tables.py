@@ -285,7 +285,7 @@ def test_ensembles_of_xarray():
         ),
         (array, actual.isel(time=0), r"^`targets` has the dimensions \('lat',\), expected \('time', 'lat'\), those"),
         (array, np.zeros(6), r"^`targets` is ndarray, expected an array of xarray"),
-        (both[0], both[1].rename(t2m="t"), r"^`targets` has no variable 't2m'; rename one"),
+        (both[0], both[1].rename(t2m="t"), r"^`targets` has no variable 't2m'; rename it"),
     ):
         with pytest.raises(ValueError, match=message):
             read_forecasts(forecast, true)

@@ -1,9 +1,9 @@
-"""All that a state holds: what changes is replaced, so that nothing is ever half-added.
+"""The contents of a state; changes replace it as a whole, so that nothing is added by half.
 
-`Accumulator` has what all kinds of states share: the numbers of their rows, pending batches, rows of open blocks, the
-sample of rows, merging. Each kind adds sums of single rows (`row_sums`) and sums of blocks of rows (`sums`), which a
-machine makes once the kernels have their bandwidths: `_classes.accumulator` for class probabilities,
-`_forecasts.accumulator` for predicted distributions.
+`Accumulator` has what all kinds of states share: row numbers, pending batches, rows of open blocks, the sample of rows,
+and merging. Each kind adds sums of single rows (`row_sums`) and sums of blocks of rows (`sums`). A machine computes the
+latter once the bandwidths are known: `_classes.accumulator` for class probabilities, `_forecasts.accumulator` for
+predicted distributions.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kcalib.streaming._files.checks import check_rows, check_weight_sums, row_se
 from kcalib.streaming._options import SharedOptions
 from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSample, RowSet
 
-MOST_WAITING = 2048  # rows of batches that are added together
-FIRST_ROWS = 2000  # whose median distance is the bandwidth, where none is given
-SMALLEST_WEIGHT = 1e-6  # root mean square: squares of smaller ones have too few digits in fixed point
+MOST_WAITING = 2048  # largest number of rows in pending batches
+FIRST_ROWS = 2000  # rows for the bandwidth, if none is given
+SMALLEST_WEIGHT = 1e-6  # root mean square; smaller squares have too few digits in fixed point
 
 
 class Batch(NamedTuple):
-    """Checked samples of consecutive numbers, before any lens."""
+    """Checked samples with consecutive numbers, before the lens is applied."""
 
     first: int
     targets: Array  # labels, int64, shape (n,), or numbers and vectors, float64, shape (n, d)
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
         return self.targets, self.predictions, self.weights, self.clusters
 
     def map_arrays(self, change: Callable[[Array], Array], first: int | None = None) -> Batch:
-        """With all parts changed, and another first number."""
+        """Return the batch with changed arrays and another first number."""
         targets, predictions, weights, clusters = map(change, self.parts)
         first = self.first if first is None else first
         return Batch(first, targets, predictions, weights, self.epsilon, clusters, self.classes)
@@ -62,14 +62,14 @@ class Batch(NamedTuple):
         return self.map_arrays(arrays.to_host)
 
     def take(self, begin: int, end: int) -> Batch:
-        """Rows [begin, end) of the batch, as many as there are."""
+        """Return rows [begin, end) of the batch."""
         rows = slice(begin, min(end, self.n))
         return self.map_arrays(lambda part: part[rows, ...], self.first + begin)
 
 
 @contextmanager
 def explain_bandwidths() -> Iterator[None]:
-    """Predictions that have no median distance: what can be done where there is a state."""
+    """Add the remedy for states to errors about predictions without a median distance."""
     try:
         yield
     except NoLengthScaleError as error:
@@ -78,7 +78,7 @@ def explain_bandwidths() -> Iterator[None]:
 
 
 class Part(Protocol):
-    """Sums that add up, and are arrays of fixed types in a file."""
+    """Sums that can be added, and stored as arrays of fixed types."""
 
     def __add__(self, other: Any) -> Any: ...
 
@@ -88,7 +88,7 @@ class Part(Protocol):
 
 
 class RowSums(Part, Protocol):
-    """What is known of rows without a kernel."""
+    """Sums over rows that need no kernel."""
 
     @property
     def n(self) -> int: ...
@@ -100,7 +100,7 @@ class RowSums(Part, Protocol):
 
 
 class BlockMachine(Protocol):
-    """What makes sums of blocks of rows."""
+    """Computes sums of blocks of rows."""
 
     def zeros(self) -> Any: ...
 
@@ -109,45 +109,45 @@ class BlockMachine(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Accumulator(ABC):
-    """Of a state."""
+    """The contents of a state."""
 
     options: SharedOptions
-    row_set: RowSet  # those of batches that wait are among them
-    pending_batches: tuple[Batch, ...]  # of one epsilon; none while the kernel is not known
+    row_set: RowSet  # including those of pending batches
+    pending_batches: tuple[Batch, ...]  # with equal epsilon; empty while the bandwidth is unknown
     row_sums: Any  # a RowSums
     open_rows: OpenRows
     sample: RowSample
-    # Whose median distance the bandwidth is, below 0 where they are identical; 0 where it was given, or is not known.
+    # Number of rows for the bandwidth, negative if they are identical; 0 if it was given or is unknown.
     bandwidth_rows: int
-    machine: Any  # a BlockMachine; None while the kernel is not known: all rows are open
+    machine: Any  # a BlockMachine; None while the bandwidth is unknown and all rows are open
     sums: Any  # a Part; None then
 
     @classmethod
     @abstractmethod
     def empty(cls, options: Any, threads: int | None) -> Self:
-        """Of a state without rows."""
+        """Return the contents of a state without rows."""
 
     @abstractmethod
     def fix_bandwidths(self, threads: int | None, *, elsewhere: bool = False) -> Self:
-        """With the median heuristic for the bandwidths, on the rows of smallest numbers; all are open.
+        """Set missing bandwidths by the median heuristic on the rows with the smallest numbers; all rows are open.
 
-        Identical ones have no median: an error where the kernel will see others `elsewhere`, and else a bandwidth that
-        is a function of their prediction, which matters where rows to come differ.
+        Identical rows have no median: an error if the kernel will be used `elsewhere`, otherwise a bandwidth that
+        depends on their prediction, which matters for later rows.
         """
 
     @abstractmethod
     def check_values(self, rows: Rows) -> None:
-        """Refuse predictions and targets that are none, of rows from a file."""
+        """Refuse invalid predictions and targets in rows from a file."""
 
     @abstractmethod
     def _join_pending_batches(self) -> Rows:
-        """The batches that wait as rows, in the order in which they came."""
+        """Return the pending batches as rows in the order of arrival."""
 
     @abstractmethod
     def _sum_row_scores(self, rows: Rows, epsilon: float, threads: int | None) -> RowSums: ...
 
     def add(self, batch: Batch, threads: int | None) -> Self:
-        """With a batch on the host; a small one waits for others, with which it takes less time."""
+        """Add a batch on the host; a small one is kept until it can be added with others, which is faster."""
         if self.row_sums.is_full:
             raise large_weights_error()
         row_numbers = self.row_set.add(batch.first, batch.first + batch.n)
@@ -180,10 +180,10 @@ class Accumulator(ABC):
         return replace(new, open_rows=open_rows)._with_blocks(blocks)
 
     def merge(self, other: Accumulator, threads: int | None) -> Self:
-        """With all rows of another state's accumulator.
+        """Add all rows of another accumulator.
 
-        While neither knows its bandwidth, nor does what they are together, however many rows that are open it has: it
-        must not depend on which states are merged first.
+        While neither knows its bandwidth, the result does not either, however many open rows it has: the bandwidth must
+        not depend on the order of merging.
         """
         different = self.options.difference(other.options)
         if different is not None:
@@ -209,11 +209,11 @@ class Accumulator(ABC):
         return replace(new, open_rows=opened)._with_blocks(blocks)
 
     def first_rows(self) -> Rows:
-        """Those that the bandwidths come from."""
+        """Return the rows that determine the bandwidths."""
         return self.flush(None).open_rows.rows().take(slice(0, FIRST_ROWS))
 
     def with_bandwidths(self, options: Any, machine: BlockMachine, bandwidth_rows: int) -> Self:
-        """With options whose kernels have their bandwidths, medians of so many rows."""
+        """Return the contents with known bandwidths, the medians of `bandwidth_rows` rows."""
         blocks, opened = self.open_rows.closed()
         new = replace(
             self,
@@ -226,7 +226,7 @@ class Accumulator(ABC):
         return new._with_blocks(blocks)
 
     def finalize(self, threads: int | None) -> Self:
-        """With the sums of rows of open blocks, and bandwidths from what rows there are: for results."""
+        """Add the open rows, and fix missing bandwidths by the rows so far, for results."""
         new = self.flush(threads).fix_bandwidths(threads)
         return new._with_blocks([new.open_rows.rows()]) if new.open_rows.pieces else new
 
@@ -237,18 +237,18 @@ class Accumulator(ABC):
         return replace(self, sums=self.machine.add(self.sums, pieces))
 
     def check_not_empty(self) -> int:
-        """Return the number of rows, which is not 0."""
+        """Return the number of rows, or refuse 0."""
         if not len(self.row_set):
             raise ValueError("there are no samples yet; add some by update or merge")
         return len(self.row_set)
 
     def check_two_rows(self) -> None:
-        """Refuse a single row where the kernel is not known: its bandwidth is the distance of two."""
+        """Refuse a single row if the bandwidth is unknown, since it is the distance of two rows."""
         if self.machine is None and len(self.row_set) < 2:
             raise ValueError("the SKCE needs at least 2 samples, and there is 1; add more")
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """All but the options, with fixed types: equal where the states are. No batch may wait."""
+        """Return everything except the options as arrays of fixed types, equal for equal states."""
         assert not self.pending_batches
         return {
             "rows": np.array(self.row_set.intervals, dtype=np.int64).reshape(-1, 2),
@@ -260,18 +260,18 @@ class Accumulator(ABC):
         }
 
     def _name_arrays(self, of: str, rows: Rows) -> dict[str, np.ndarray]:
-        """Return the arrays of rows by their names in a file; there are no clusters where the options say so."""
+        """Return the arrays of rows by their names in a file, without clusters if the options have none."""
         named = {f"{of}_{field}": getattr(rows, field) for field in Rows._fields}
         return named if self.options.clusters else {name: named[name] for name in named if "clusters" not in name}
 
     @classmethod
     def of(cls, options: Any, arrays: Mapping[str, np.ndarray], threads: int | None) -> Self:
-        """From what `arrays` returned.
+        """Return the contents from the result of `to_arrays`.
 
         Raises
         ------
         ValueError
-            If the arrays are not those of a state with these options.
+            If the arrays do not fit these options.
         """
         empty = cls.empty(options, threads)
         _check_like(arrays, empty.to_arrays())
@@ -289,7 +289,7 @@ class Accumulator(ABC):
 
         row_sums = empty.row_sums.from_arrays(arrays)
         if row_sums.n != len(row_numbers):
-            raise ValueError(f"there are sums of {row_sums.n} rows, but {len(row_numbers)} were seen")
+            raise ValueError(f"there are sums of {row_sums.n} rows, but {len(row_numbers)} row numbers")
         check_weight_sums(row_sums.n, row_sums.n_weighted, *row_sums.weight_sums())
         return replace(
             empty,
@@ -303,7 +303,7 @@ class Accumulator(ABC):
 
 
 def large_weights_error() -> ValueError:
-    """Return the error to raise where sums of weights are not exact any more."""
+    """Return the error for weights whose sums are not exact any more."""
     return ValueError(
         "the sums of `sample_weight` or of its squares are beyond 1e11, which a state cannot add up exactly; divide "
         "all weights by one number, so that their mean is about 1"
@@ -311,7 +311,7 @@ def large_weights_error() -> ValueError:
 
 
 def sign_row_count(n: int, medians: Medians) -> int:
-    """Return the value of `bandwidth_rows` for the medians of n rows: -n if one of them is 0."""
+    """Return `bandwidth_rows` for the medians of n rows: -n if one of them is 0."""
     return -n if any(metric_medians[0].value == 0 for metric_medians in medians.values()) else n
 
 
@@ -320,7 +320,7 @@ def check_weights(n: int, n_weighted: int, squares: float) -> None:
     if n_weighted and squares < n * SMALLEST_WEIGHT**2:
         raise ValueError(
             f"`sample_weight` has a root mean square of {math.sqrt(squares / n):.3g}, expected at least 1e-6 in a "
-            "state, whose sums are in fixed point; make it with weights whose mean is about 1"
+            "state; divide the weights by their mean"
         )
 
 
@@ -329,7 +329,7 @@ def number_rows(waiting: Iterable[Batch]) -> np.ndarray:
 
 
 def join_batches(pending_batches: tuple[Batch, ...]) -> tuple[np.ndarray, ...]:
-    """Targets, predictions, weights and clusters of batches on the host."""
+    """Return targets, predictions, weights and clusters of batches on the host."""
     parts = [batch.parts for batch in pending_batches]
     return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))
 
@@ -338,10 +338,10 @@ LENGTHS = ("rows", "open_", "sample_", "cluster_")  # arrays with as many rows a
 
 
 def _check_like(arrays: Mapping[str, np.ndarray], like: Mapping[str, np.ndarray]) -> None:
-    """Types and shapes as those of an empty state; further arrays are none of ours."""
+    """Check that types and shapes are those of an empty state; further arrays are ignored."""
     missing = sorted(like.keys() - arrays.keys())
     if missing:
-        raise ValueError(f"the arrays {missing} are missing in a state of these options")
+        raise ValueError(f"the arrays {missing} are missing in a state with these options")
     for name, model in like.items():
         array, free = arrays[name], name.startswith(LENGTHS)
         same = array.dtype == model.dtype and array.ndim == model.ndim

@@ -1,4 +1,4 @@
-"""What a state is of: options, checked once, and what follows from them before any row is seen."""
+"""Options of states, checked once, and what they determine before any row is added."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAY_DIFFER = ("part", "classes")  # options that states may differ in, or that a
 
 
 class SharedOptions(ABC):
-    """Of a state of any kind: a dataclass, with `kernel`, `n_columns`, `n_bins`, `n_resamples`, `seed` and `part`."""
+    """Options of a state of any kind, with `kernel`, `n_columns`, `n_bins`, `n_resamples`, `seed` and `part`."""
 
     KERNELS: ClassVar[tuple[str, ...]] = ("kernel",)  # options that are known with their bandwidths later
     seed: int
@@ -40,18 +40,18 @@ class SharedOptions(ABC):
     @classmethod
     @abstractmethod
     def from_file(cls, **values: Any) -> Self:
-        """Options that come from a file, checked."""
+        """Return options from a file, checked."""
 
     def with_classes_of(self, other: SharedOptions) -> Self:
-        """With the classes of the first samples, where none were given."""
+        """Return the options with the classes of the first samples, if none were given."""
         return self
 
     def with_kernels_of(self, other: SharedOptions) -> Self:
-        """With the bandwidths of another state."""
+        """Return the options with the bandwidths of another state."""
         return replace(self, **{name: getattr(other, name) for name in self.KERNELS})  # type: ignore[type-var]
 
     def difference(self, other: SharedOptions) -> str | None:
-        """The first option that differs, said in a sentence; None if there is none."""
+        """Describe the first option that differs, or return None."""
         for field in fields(self):  # type: ignore[arg-type]
             name, mine, theirs = field.name, getattr(self, field.name), getattr(other, field.name)
             if name in MAY_DIFFER or mine == theirs or (name in self.KERNELS and _may_be_same(mine, theirs)):
@@ -68,9 +68,9 @@ class SharedOptions(ABC):
 
 @dataclass(frozen=True)
 class StateOptions(SharedOptions):
-    """Options of a `CalibrationState`; those of states that are merged are equal, but for `part`.
+    """Options of a `CalibrationState`; states to be merged have equal ones, except `part`.
 
-    `kernel` is as given until its bandwidths are known, and has them then.
+    `kernel` is as given until its bandwidths are known.
     """
 
     n_classes: int  #: columns of `y_pred`
@@ -104,17 +104,17 @@ class StateOptions(SharedOptions):
         n_kernel_resamples: Any = None,
         clusters: Any = False,
     ) -> StateOptions:
-        """As the constructor of `CalibrationState` takes them; `n_kernel_resamples` from a file."""
+        """Return checked options of the constructor of `CalibrationState`; `n_kernel_resamples` is from a file."""
         n_classes = check_columns_of(n_classes)
         if not isinstance(from_logits, (bool, np.bool_)):
             raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
         if not (lens is None or isinstance(lens, Lens)):
             raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
         if check_clusters(clusters) and n_resamples is not None and _resamples("n_resamples", n_resamples) == 0:
-            raise ValueError("`n_resamples` is 0, expected at least 1 for clusters, whose signs are flipped so often")
+            raise ValueError("`n_resamples` is 0, expected at least 1 for clusters (sign flips)")
         n_columns = check_columns(n_columns)
         if n_columns is None:
-            raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")
+            raise TypeError("`n_columns` is None, expected an integer, because the number of samples is unknown")
         lens = Canonical() if lens is None else lens
         m = induced_row(n_classes, lens).m
         if n_resamples is None:
@@ -146,7 +146,7 @@ class StateOptions(SharedOptions):
                 f"`n_kernel_resamples` is {n_kernel_resamples}, expected 0 or `n_resamples`, {options.n_resamples}"
             )
         options.root()
-        # A kernel that has no features is refused now, not when its bandwidth is known.
+        # Refuse a kernel without features now, not when its bandwidth is known.
         closed = options.kernel.resolve(dict.fromkeys(options.kernel.open_metrics(), 1.0))
         class_map(closed.terms(), m, n_columns, options.seed)
         return options
@@ -177,16 +177,16 @@ class StateOptions(SharedOptions):
         return cls.checked(**values)
 
     def seen_row(self) -> Classification:
-        """One row of the problem that the lens induces, for what depends on its size and classes alone."""
+        """Return a row of the problem that the lens induces, for its size and classes."""
         return replace_classes(induced_row(self.n_classes, self.lens), self.classes, self.lens)
 
     def root(self) -> np.ndarray | None:
-        """R of the target kernel's matrix R R^T, shape (m, r); None for the Kronecker delta."""
+        """Return R of the matrix R R^T of the target kernel, shape (m, r); None for the Kronecker delta."""
         target: TargetKernel = self.target_kernel
         return target_root(np.array(target) if isinstance(target, tuple) else target, self.seen_row())
 
     def map(self, m: int) -> FeatureMap:
-        """That of the kernel, whose bandwidths are known, on probabilities of m classes."""
+        """Return the feature map of the kernel, with known bandwidths, for probabilities of m classes."""
         return class_map(self.kernel.terms(), m, self.n_columns, self.seed)
 
     def _remedy(self, name: str) -> str:
@@ -199,7 +199,7 @@ class StateOptions(SharedOptions):
 
 
 def replace_classes(data: Classification, classes: tuple[Any, ...] | None, lens: Lens) -> Classification:
-    """The classes are those of the columns where the lens leaves these as they are."""
+    """Return data with the classes of the columns, if the lens keeps them."""
     return replace(data, classes=Classes(classes)) if classes is not None and isinstance(lens, Canonical) else data
 
 
@@ -210,7 +210,7 @@ def check_clusters(clusters: Any) -> bool:
 
 
 def in_order(data: Classification, classes: tuple[Any, ...] | None) -> Classification:
-    """Return data with the columns in the order of classes, by name; without these numbers are in ascending order."""
+    """Return data with columns in the order of the classes, by name; without classes in ascending order."""
     if classes is None:
         numbers = tuple(range(data.m))
         is_numbered = data.class_names == numbers or places_of(data.class_names, numbers) is not None
@@ -223,7 +223,7 @@ def check_columns_of(n_classes: Any) -> int:
 
 
 def induced_row(n_classes: int, lens: Lens) -> Classification:
-    """One row of predictions seen through the lens."""
+    """Return a row of predictions with the lens applied."""
     row = np.full((1, n_classes), 1.0 / n_classes)
     return lens.induced(Classification(np.zeros(1, np.int64), row, None, None, 2.0**-52))
 
@@ -238,7 +238,7 @@ def _class_names(classes: Any, n_classes: int) -> tuple[Any, ...]:
 
 
 def _stored(target_kernel: TargetKernel) -> Any:
-    """A matrix as plain numbers; what is none as it is, but for the names of the Kronecker delta."""
+    """Return a matrix as plain numbers; other target kernels unchanged, except names of the Kronecker delta."""
     if target_kernel is None or (isinstance(target_kernel, str) and target_kernel == "delta"):
         return None
     if isinstance(target_kernel, Kernel) or not hasattr(target_kernel, "__len__") or isinstance(target_kernel, str):
@@ -251,7 +251,7 @@ def _resamples(name: str, value: Any) -> int:
 
 
 def _may_be_same(first: Any, second: Any) -> bool:
-    """Return whether the kernels are the same but for bandwidths that one of them does not know yet."""
+    """Return whether kernels are equal, except for bandwidths that one of them does not know yet."""
     if not (isinstance(first, Kernel) and isinstance(second, Kernel)):
         return False
     if _without_bandwidths(first) != _without_bandwidths(second):

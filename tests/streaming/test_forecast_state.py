@@ -385,9 +385,9 @@ def test_what_has_no_closed_forms_is_refused():
         ForecastState().update(y, prediction)
     with pytest.raises(TypeError, match="for class probabilities use a CalibrationState"):
         ForecastState().update([0, 1], np.full((2, 2), 0.5))
-    with pytest.raises(ValueError, match=r"use metric='wasserstein', or a kernel of parameters"):
+    with pytest.raises(ValueError, match=r"use metric='wasserstein', a kernel on parameters"):
         ForecastState(kernel=Exponential(metric=MMD(1.0)))
-    with pytest.raises(ValueError, match="expectations in closed form only"):
+    with pytest.raises(ValueError, match="needs expectations in closed form"):
         ForecastState(target_kernel=Draws(Gaussian()))
     with pytest.raises(TypeError, match="`kernel` is 'rbf', expected a kernel"):
         ForecastState(kernel="rbf")
@@ -396,7 +396,7 @@ def test_what_has_no_closed_forms_is_refused():
             ForecastState(target_kernel=target_kernel)
     with pytest.raises(TypeError, match="`n_columns` is None"):
         ForecastState(n_columns=None)
-    with pytest.raises(ValueError, match="an inner product, whose features are not bounded"):
+    with pytest.raises(ValueError, match="an inner product, but a state needs bounded features"):
         ForecastState(kernel=Linear()).update([0.0], Normal([0.0], [1.0]))
     with pytest.raises(ValueError, match="`target_kernel` is .*inner product"):
         ForecastState(target_kernel=Linear()).update([0.0], Normal([0.0], [1.0]))

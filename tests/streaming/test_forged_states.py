@@ -60,7 +60,7 @@ def forged(state, *, options=None, **arrays):
         (FORECASTS, {"weights_high": (0, 0)}, "cannot have the sum"),
         (FORECASTS, {"options": {"sizes": ((2**62,), (2**62,))}}, "no parameters of the shapes"),
         (FORECASTS, {"options": {"prediction": "Beta"}}, "no family of distributions 'Beta'"),
-        (VECTORS, {"open_predictions": ((0, 2), 7.0)}, "covariances with factors of others"),
+        (VECTORS, {"open_predictions": ((0, 2), 7.0)}, "factors of covariances do not match"),
     ],
 )
 def test_forged_contents_are_refused(state, change, match):

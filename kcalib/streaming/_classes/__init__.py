@@ -1,1 +1,1 @@
-"""States of class probabilities: what they hold, and results from their totals."""
+"""States of class probabilities: contents, and results from their totals."""

@@ -1,4 +1,4 @@
-"""What a state of class probabilities holds: sums of its rows, which are seen through a lens."""
+"""The contents of a state of class probabilities: sums over rows, to which the lens is applied."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws o
 
 @dataclass(frozen=True, eq=False)
 class ClassAccumulator(Accumulator):
-    """Of a state of class probabilities."""
+    """The contents of a state of class probabilities."""
 
     options: StateOptions
     row_sums: ScoreSums
@@ -61,7 +61,7 @@ class ClassAccumulator(Accumulator):
         )
 
     def with_classes(self, classes: tuple[Any, ...] | None, threads: int | None) -> Self:
-        """With the classes of the first samples, where none were given."""
+        """Return the contents with the classes of the first samples, if none were given."""
         if len(self.row_set) or classes is None or self.options.classes is not None:
             return self
         options = replace(self.options, classes=classes)
@@ -110,18 +110,18 @@ class ClassAccumulator(Accumulator):
         return self.with_kernel(kernel, sign_row_count(len(points), medians), threads)
 
     def first_points(self) -> np.ndarray:
-        """The predictions that the bandwidths come from."""
+        """Return the predictions that determine the bandwidths."""
         return self.first_rows().predictions
 
     def with_kernel(self, kernel: Kernel, bandwidth_rows: int, threads: int | None) -> Self:
-        """With these bandwidths, which are medians of so many rows, where they are not known yet."""
+        """Return the contents with these bandwidths, medians of `bandwidth_rows` rows, if they are missing."""
         if self.machine is not None:
             return self
         options = replace(self.options, kernel=kernel)
         return self.with_bandwidths(options, Machine(options, self.m, threads), bandwidth_rows)
 
     def bin_totals(self, threads: int | None) -> BinTotals:
-        """What is known without a kernel."""
+        """Return the totals that need no kernel."""
         n, row_sums = self.check_not_empty(), self.flush(threads).row_sums
         scores = dict(zip(SCORES, row_sums.scores.to_float().tolist(), strict=True))
         check_weights(n, row_sums.n_weighted, scores["weight_squared"])
@@ -136,7 +136,7 @@ class ClassAccumulator(Accumulator):
         )
 
     def totals(self, threads: int | None) -> Totals:
-        """With the rows of open blocks; of two rows at least where the kernel is not known."""
+        """Return the totals with open rows; at least two rows if the bandwidth is unknown."""
         bin_totals = self.bin_totals(threads)
         self.check_two_rows()
         final = self.finalize(threads)
@@ -171,5 +171,5 @@ class ClassAccumulator(Accumulator):
 
 
 def induced(batch: Batch, lens: Lens) -> Classification:
-    """Seen through the lens, without weights."""
+    """Apply the lens to a batch, without weights."""
     return lens.induced(Classification(batch.targets, batch.predictions, None, None, batch.epsilon))

@@ -1,9 +1,8 @@
-r"""What the cells of a state say: calibration errors by bins, diagrams, the Brier score taken apart, means of scores.
+"""Results from cells of a state: binned calibration errors, diagrams, Brier score decomposition, mean scores.
 
-Of a bin b there are sums of weights, probabilities p, hits h (0 or 1), p^2 and p h, so that everything is known that
-`estimators.ece`, `reliability` and `brier` make of the samples in bins of equal width, and the spread of the gaps
-h - p, too. Limits of an ECE are those of `inference.metrics.ece`, with normal deviations of the bins' gaps in place of
-a bootstrap of the samples.
+For a bin there are sums of weights, probabilities p, hits h (0 or 1), p^2 and p h. They determine all results of
+`estimators.ece`, `reliability` and `brier` for bins of equal width, and the variance of the gaps h - p. Confidence
+limits of an ECE are those of `inference.metrics.ece`, with normal deviations of gaps instead of a bootstrap of samples.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from kcalib.results import ConfidenceInterval
 from kcalib.streaming._classes.totals import BinTotals
 from kcalib.streaming._row_sums.score_sums import CELLS
 
-N_REPLICATES = 4000  # of the bins' deviations
+N_REPLICATES = 4000  # of the deviations of bins
 
 
 @dataclass(frozen=True)
@@ -37,24 +36,24 @@ class Score(Summarized):
     """A mean over samples."""
 
     value: float  #: the mean
-    standard_error: float | None  #: of samples that are independent; None of weighted ones, and of one
+    standard_error: float | None  #: for independent samples; None with weights, or for a single sample
 
 
 @dataclass(frozen=True)
 class Scores(Summarized):
-    """Means over all samples of a state, of the problem that its lens induces."""
+    """Means over all samples of a state, for the problem that its lens induces."""
 
-    n_samples: int  #: samples
-    accuracy: Score  #: share of samples whose most probable class is right
+    n_samples: int  #: number of samples
+    accuracy: Score  #: share of samples with the right most probable class
     mean_confidence: Score  #: mean probability of the predicted class
     log_loss: Score  #: `kcalib.log_loss`
-    brier_score: Score  #: `kcalib.brier_score`; of two classes half the sum of squares
+    brier_score: Score  #: `kcalib.brier_score`; for two classes half the sum of squares
 
 
 def scores_of(totals: BinTotals) -> Scores:
     sums = totals.scores
     half = 0.5 if len(totals.cells) == 3 else 1.0
-    # The square of a hit is itself; those of confidences are in the cells.
+    # A hit equals its square; squares of confidences are in the cells.
     confidences = dict(zip(CELLS, totals.cells[totals.confidences][0].sum(axis=0).tolist(), strict=True))
     correct, confidence = sums["correct"], sums["confidence"]
     if totals.lens.has_confidence:

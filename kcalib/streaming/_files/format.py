@@ -47,7 +47,7 @@ DTYPES = ("|b1", "|u1", "<i4", "<i8", "<u8", "<f4", "<f8")
 
 
 class Content(NamedTuple):
-    """What a file holds."""
+    """The content of a file."""
 
     kind: str  # of state
     options: dict[str, Any]
@@ -56,7 +56,7 @@ class Content(NamedTuple):
 
 
 def pack_content(content: Content) -> bytes:
-    """Return the bytes of the file; equal contents have equal ones."""
+    """Return the bytes of the file, equal for equal contents."""
     parts, entries, size = [], {}, 0
     for name in sorted(content.arrays):
         array = np.asarray(content.arrays[name])
@@ -82,7 +82,7 @@ def pack_content(content: Content) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> Content:
-    """What the bytes hold; `name` is what messages call them."""
+    """Return the content of the bytes; messages call their origin `name`."""
     _check_start(data[: PROLOGUE.size], len(data), name)
     _, version, header_size, _ = PROLOGUE.unpack(data[: PROLOGUE.size])
     view = memoryview(data)  # of whose parts there are no copies
@@ -109,14 +109,14 @@ def unpack(data: bytes, name: str) -> Content:
 
 
 def read(path: Any) -> bytes:
-    """The bytes of a file, which starts as that of a state does, and is as long as it says.
+    """Return the bytes of a file with the start of a state and the length that it states.
 
     Raises
     ------
     OSError
         If it cannot be read.
     ValueError
-        If it is a folder, a device or a pipe, or no file of a state.
+        If it is a folder, a device or a pipe, or not a state.
     """
     name = printable(os.fspath(path))
     if os.path.isdir(path):
@@ -130,12 +130,12 @@ def read(path: Any) -> bytes:
 
 
 def write(path: Any, data: bytes) -> None:
-    """Put the bytes into the file, all of them or none: until then what was there stays.
+    """Write a file as a whole or not at all.
 
     Raises
     ------
     OSError
-        If there is no such folder, no right to write there, or no space; the file is as it was then.
+        If the folder is missing, not writable or full; an existing file is kept.
     ValueError
         If it is a folder, a device or a pipe.
     """
@@ -147,7 +147,7 @@ def write(path: Any, data: bytes) -> None:
 
 
 def _check_start(start: bytes, size: int, name: str) -> None:
-    """Refuse what is empty, foreign, or of another length than it says."""
+    """Refuse files that are empty, foreign, or of another length than they state."""
     if not size:
         raise ValueError(f"{name} is empty, expected a state")
     if start[: len(MAGIC)] != MAGIC[: len(start)]:
@@ -181,11 +181,11 @@ def _digest(data: bytes | memoryview) -> bytes:
 
 
 class UnknownError(ValueError):
-    """A description names a class that is not known here."""
+    """A description names an unknown class."""
 
 
 def describe(value: Any, name: str) -> Any:
-    """Return `value` as JSON has it, without `eval`: objects of kcalib by class and fields, matrices by their bytes."""
+    """Return `value` for JSON: objects of kcalib by class and fields, matrices by their bytes."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, np.generic):
@@ -208,7 +208,7 @@ def describe(value: Any, name: str) -> Any:
 
 
 def restore(value: Any) -> Any:
-    """Return what `describe` was given; lists become tuples. An UnknownError if there is no such class."""
+    """Return the value for a result of `describe`; lists become tuples. An UnknownError for an unknown class."""
     if isinstance(value, list):
         return tuple(restore(entry) for entry in value)
     if not isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""States of predicted distributions: what they hold, their sums, and results from these."""
+"""States of predicted distributions: contents, sums, and results."""

@@ -1,4 +1,4 @@
-"""What a state of predicted distributions holds: its family is known with the first batch."""
+"""The contents of a state of predicted distributions, whose family the first batch determines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WEIGHTS = ("weight", "weight_squared")
 
 @dataclass(frozen=True, eq=False)
 class ForecastTotals(RowTotals):
-    """What needs no kernel, in float64; `scores` has the sums of `WIDE` and `SHARES`, too."""
+    """Totals that need no kernel, in float64; `scores` includes the sums of `WIDE` and `SHARES`."""
 
     coverage: np.ndarray  # sums of weights of PIT values up to each of `levels_there_are`
     histogram: np.ndarray  # of PIT values in bins
@@ -42,7 +42,7 @@ class ForecastTotals(RowTotals):
 
 @dataclass(frozen=True, eq=False)
 class ForecastFeatureTotals(ForecastTotals, FeatureTotals):
-    """All of a state of predicted distributions."""
+    """All totals of a state of predicted distributions."""
 
     target_kernel: Any  # with its bandwidths
     target_rows: int | None  # whose median distance, of one draw each, the target kernel's is; None: it was given
@@ -54,7 +54,7 @@ class ForecastFeatureTotals(ForecastTotals, FeatureTotals):
 
 @dataclass(frozen=True, eq=False)
 class WeightSums(Sums):
-    """Of rows by themselves."""
+    """Sums over single rows."""
 
     counts: np.ndarray  # of rows, and of rows whose weight is not 1
     weights: ExactSums  # in the order of `WEIGHTS`
@@ -72,14 +72,14 @@ class WeightSums(Sums):
         return self.weights.is_large()
 
     def weight_sums(self) -> tuple[float, float]:
-        """Sums of weights and of their squares."""
+        """Return the sums of weights and of their squares."""
         weight, squares = self.weights.to_float().tolist()
         return weight, squares
 
 
 @dataclass(frozen=True, eq=False)
 class ForecastAccumulator(Accumulator):
-    """Of a state of predicted distributions."""
+    """The contents of a state of predicted distributions."""
 
     options: ForecastOptions
     row_sums: WeightSums
@@ -107,7 +107,7 @@ class ForecastAccumulator(Accumulator):
         )
 
     def of_family(self, family: Family, threads: int | None) -> ForecastAccumulator:
-        """For predictions of this family."""
+        """Return the contents for predictions of this family."""
         known = self.options.prediction
         if known is None:
             return ForecastAccumulator.empty(self.options.of_family(family), threads)
@@ -125,7 +125,7 @@ class ForecastAccumulator(Accumulator):
         return replace(new, target_rows=max(self.target_rows, other.target_rows, key=abs))
 
     def _merged_with_none(self, other: ForecastAccumulator, threads: int | None) -> Any:
-        """One of both has no rows, and no family yet."""
+        """Merge if one of both has no rows and no family yet."""
         if self.options.prediction == other.options.prediction:
             different = self.options.difference(other.options)
             if different is not None:
@@ -173,7 +173,7 @@ class ForecastAccumulator(Accumulator):
         prepare_forecasts(rows.targets if prediction.event_shape else rows.targets[:, 0], prediction)
 
     def score_totals(self, threads: int | None) -> ForecastTotals:
-        """What is known without a kernel."""
+        """Return the totals that need no kernel."""
         n, settled = self.check_not_empty(), self.flush(threads)
         row_sums, options = settled.row_sums, settled.options
         weights = dict(zip(WEIGHTS, row_sums.weights.to_float().tolist(), strict=True))
@@ -197,7 +197,7 @@ class ForecastAccumulator(Accumulator):
         )
 
     def totals(self, threads: int | None) -> ForecastFeatureTotals:
-        """With the rows of open blocks; of two rows at least where the kernels are not known."""
+        """Return the totals with open rows; at least two rows if bandwidths are unknown."""
         score_totals = self.score_totals(threads)
         self.check_two_rows()
         final = self.finalize(threads)

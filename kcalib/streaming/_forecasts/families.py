@@ -1,6 +1,6 @@
 """Families of distributions that a state can add up, and their parameters as columns.
 
-That takes a characteristic function in closed form, and points whose distances are those of the distributions.
+They need a characteristic function in closed form, and points whose distances are those of the distributions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLAIN: tuple[type[Distribution], ...] = (
     Normal, MultivariateNormal, Laplace, StudentT, LogNormal, Gamma, Poisson, NegativeBinomial, Samples, Quantiles,
 )  # fmt: skip
 WRAPPED = (Normal, Laplace, Gamma, Poisson, NegativeBinomial)
-# The arrays that a distribution is, and the numbers beside one that is wrapped; and what stands for a missing one.
+# The arrays of a distribution, the numbers of a wrapper, and the placeholder of a missing number.
 FIELDS = {kind: tuple(f.name for f in fields(kind) if f.name not in ("weights", "levels")) for kind in PLAIN}  # type: ignore[arg-type]
 NUMBERS: dict[type[Wrapper], tuple[str, ...]] = {
     kind: tuple(f.name for f in fields(kind) if f.name != "distribution")
@@ -55,7 +55,7 @@ OTHERS = (
 
 
 def is_family(name: str, sizes: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether a family of this name, such as Normal or "Censored of Normal", has as many arrays."""
+    """Return whether a family of this name, such as Normal or "Censored of Normal", has this many arrays."""
     wrapper, _, inner = name.rpartition(" of ")
     if not wrapper:
         return name in KINDS and len(sizes) == len(FIELDS[KINDS[name]])
@@ -66,7 +66,7 @@ def is_family(name: str, sizes: tuple[tuple[int, ...], ...]) -> bool:
 
 @dataclass(frozen=True)
 class Family:
-    """Of distributions of the same sizes."""
+    """A family of distributions with equal sizes."""
 
     name: str
     sizes: tuple[tuple[int, ...], ...]  # of each array of parameters, beyond the first axis
@@ -74,7 +74,7 @@ class Family:
 
     @classmethod
     def of(cls, prediction: Any) -> Family:
-        """That of some predictions.
+        """Return the family of some predictions.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Family:
 
     @property
     def _wrapped(self) -> tuple[type[Wrapper], Family] | None:
-        """The kind of wrapper, and the family of what it wraps."""
+        """Return the kind of wrapper and the wrapped family, or None."""
         wrapper, _, inner = self.name.rpartition(" of ")
         for kind, names in NUMBERS.items():
             if kind.__name__ == wrapper:
@@ -106,11 +106,11 @@ class Family:
 
     @property
     def n_columns(self) -> int:
-        """Parameters of a distribution."""
+        """The number of parameters of a distribution."""
         return sum(prod(size) for size in self.sizes)
 
     def columns(self, prediction: Any) -> np.ndarray:
-        """The parameters of distributions of this family, float64, on the host, shape (n, n_columns)."""
+        """Return the parameters of distributions of this family, float64, on the host, shape (n, n_columns)."""
         if self._wrapped is not None:
             kind, inner = self._wrapped
             numbers = [getattr(prediction, name) for name in NUMBERS[kind]]
@@ -148,12 +148,12 @@ class Family:
         return prediction
 
     def checked(self, columns: np.ndarray) -> Any:
-        """Return the distributions with these parameters, checked: they may come from a file.
+        """Return the distributions with these parameters, for example from a file.
 
         Raises
         ------
         ValueError
-            If they are not those of such distributions.
+            If the parameters are invalid.
         """
         prediction = self.distribution(columns)
         if self._wrapped is not None:
@@ -164,7 +164,7 @@ class Family:
         fields = {name: getattr(prediction, name) for name in FIELDS[type(prediction)]}
         if isinstance(prediction, MultivariateNormal):
             if not np.allclose(prediction.cov, prediction.scale_tril @ prediction.scale_tril.swapaxes(1, 2)):
-                raise ValueError("there are covariances with factors of others")
+                raise ValueError("the factors of covariances do not match")
             del fields["cov"]
         if isinstance(prediction, Quantiles):
             fields["levels"] = self.levels
@@ -173,7 +173,7 @@ class Family:
 
     @cached_property
     def row(self) -> Any:
-        """One distribution of the family, for what depends on that alone."""
+        """Return a distribution of the family."""
         numbers = [] if self._wrapped is None else [EXAMPLE[name] for name in NUMBERS[self._wrapped[0]]]
         return self.distribution(np.array([[1.0] * (self.n_columns - len(numbers)) + numbers]))
 

@@ -1,4 +1,4 @@
-"""What a state of predicted distributions is of: options, and with the first batch the family of distributions."""
+"""Options of a state of predicted distributions, with the family of the first batch."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ LARGEST_SIZE = 2**20  # entries of a parameter of one distribution
 
 @dataclass(frozen=True)
 class ForecastOptions(SharedOptions):
-    """Options of a `ForecastState`; those of states that are merged are equal, but for `part`.
+    """Options of a `ForecastState`; states to be merged have equal ones, except `part`.
 
-    Kernels are as given, or None, until the first batch says what the family is, and have their bandwidths when these
-    are known.
+    Kernels are as given, or None, until the first batch determines the family, and get their bandwidths later.
     """
 
     KERNELS: ClassVar[tuple[str, ...]] = ("kernel", "target_kernel")
@@ -65,7 +64,7 @@ class ForecastOptions(SharedOptions):
         clusters: Any = False,
         fair: Any = False,
     ) -> ForecastOptions:
-        """As the constructor of `ForecastState` takes them."""
+        """Return checked options of the constructor of `ForecastState`."""
         if not (kernel is None or isinstance(kernel, Kernel)):
             raise TypeError(
                 f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(metric='wasserstein')"
@@ -73,13 +72,13 @@ class ForecastOptions(SharedOptions):
         for factor in () if kernel is None else kernel.factors():
             if factor.metric not in (*VECTOR_METRICS, "wasserstein"):
                 raise ValueError(
-                    f"`kernel` is {kernel}, whose distances are not those of points of each prediction by itself; "
-                    "use metric='wasserstein', or a kernel of parameters, or all samples in memory with kcalib.skce"
+                    f"`kernel` is {kernel}, whose distances need all predictions at once; use metric='wasserstein', a "
+                    "kernel on parameters, or kcalib.skce with all samples in memory"
                 )
         if isinstance(target_kernel, Draws):
             raise ValueError(
-                f"`target_kernel` is {target_kernel}, but a state has expectations in closed form only; pass "
-                "the kernel itself, or take all samples in memory with kcalib.skce"
+                f"`target_kernel` is {target_kernel}, but a state needs expectations in closed form; pass "
+                "the kernel itself, or use kcalib.skce with all samples in memory"
             )
         known = target_kernel is None or isinstance(target_kernel, (Kernel, MahalanobisGaussian))
         if not known and not (isinstance(target_kernel, str) and target_kernel == "delta"):
@@ -89,7 +88,7 @@ class ForecastOptions(SharedOptions):
             )
         n_columns = check_columns(n_columns)
         if n_columns is None:
-            raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")
+            raise TypeError("`n_columns` is None, expected an integer, because the number of samples is unknown")
         return cls(
             prediction=None,
             sizes=(),
@@ -120,7 +119,7 @@ class ForecastOptions(SharedOptions):
         return options.of_family(Family(prediction, sizes, levels))
 
     def difference(self, other: SharedOptions) -> str | None:
-        """As of all options; those without a family yet are for any."""
+        """Describe the first option that differs; options without a family fit any."""
         assert isinstance(other, ForecastOptions)
         if (self.prediction is None) == (other.prediction is None):
             return super().difference(other)
@@ -130,30 +129,30 @@ class ForecastOptions(SharedOptions):
 
     @property
     def family(self) -> Family:
-        """Once it is known."""
+        """The family; it must be known."""
         assert self.prediction is not None
         return Family(self.prediction, self.sizes, self.levels)
 
     @property
     def n_pit_draws(self) -> int:
-        """Draws of targets whose PIT values are added up, for the kernels or some; none of vectors or clusters."""
+        """Number of draws of targets with PIT values; 0 for vectors and clusters."""
         return 0 if self.clusters or self.family.row.event_shape else self.n_resamples or FEW_DRAWS
 
     @property
     def n_flips(self) -> int:
-        """Flips of the signs of clusters."""
+        """Number of sign flips of clusters."""
         return self.n_resamples or FEW_DRAWS
 
     @property
     def has_bandwidths(self) -> bool:
-        """Whether both kernels have theirs."""
+        """Whether the bandwidths of both kernels are known."""
         if self.prediction is None:
             return False
         assert isinstance(self.kernel, Kernel)
         return not (self.kernel.open_metrics() or open_metrics(self.target_kernel))
 
     def of_family(self, family: Family) -> ForecastOptions:
-        """For distributions of this family, with its default kernels."""
+        """Return the options for this family, with its default kernels."""
         data = Forecasts(np.zeros((1, family.row.n_dims)), family.row, None)
         if self.fair and not has_members(data):
             raise ValueError(f"`fair` is for Samples, but `y_pred` is {family.name}; leave it out")
@@ -165,26 +164,26 @@ class ForecastOptions(SharedOptions):
             given = "not given" if self.kernel is None else str(self.kernel)
             raise ValueError(
                 f"`kernel` is {given}, but Wasserstein distances of {family.name} are not those of points; pass "
-                "kernel=kcalib.kernels.Exponential(), which is one of parameters"
+                "kernel=kcalib.kernels.Exponential(), a kernel on parameters"
             )
         kernel, target = check_kernels([data], self.kernel, self.target_kernel)
         new = replace(
             self, prediction=family.name, sizes=family.sizes, levels=family.levels, kernel=kernel, target_kernel=target
         )
-        # A kernel that has no features is refused now, not when its bandwidth is known.
+        # Refuse a kernel without features now, not when its bandwidth is known.
         closed = new._closed()
         feature_map = closed.map()
         if len(feature_map.projections):
             raise ValueError(
-                f"`kernel` is {kernel}, with an inner product, whose features are not bounded, as sums of a state "
-                "must be; use kcalib.kernels.Exponential(), or all samples in memory with kcalib.skce"
+                f"`kernel` is {kernel}, with an inner product, but a state needs bounded features; use "
+                "kcalib.kernels.Exponential(), or kcalib.skce with all samples in memory"
             )
         if not family.levels:
             closed.target_map(feature_map.n_columns)
         return new
 
     def _closed(self) -> ForecastOptions:
-        """With some bandwidths."""
+        """Return the options with arbitrary bandwidths."""
         assert isinstance(self.kernel, Kernel)
         kernel: Kernel = self.kernel.resolve(dict.fromkeys(self.kernel.open_metrics(), 1.0))
         target: Any = self.target_kernel
@@ -203,13 +202,13 @@ class ForecastOptions(SharedOptions):
         return options, kernels.medians, kernels.target_medians
 
     def map(self) -> FeatureMap:
-        """That of the kernel, whose bandwidths are known."""
+        """Return the feature map of the kernel, whose bandwidths are known."""
         assert self.kernel is not None
         points = PredictionPoints.of_rows(self.family.row, self.kernel)
         return drawn_map(points.terms(self.kernel), spanning(points.values.shape[1]), self.n_columns, self.seed)
 
     def fine_map(self) -> FeatureMap:
-        """That of the fine kernel of the adaptive test."""
+        """Return the feature map of the fine kernel of the adaptive test."""
         assert self.kernel is not None
         points = PredictionPoints.of_rows(self.family.row, self.kernel)
         wide = self.map()
@@ -218,7 +217,7 @@ class ForecastOptions(SharedOptions):
         return replace(fine, frequencies=fine.frequencies * FINE)
 
     def target_map(self, n_columns: int) -> tuple[FeatureMap, np.ndarray]:
-        """That of the target kernel beside so many columns, and frequencies of targets."""
+        """Return the feature map of the target kernel next to `n_columns`, and the frequencies of targets."""
         row = self.family.row
         return target_map(row, self.target_kernel, n_columns_beside(n_columns, row.n_dims), self.seed)
 

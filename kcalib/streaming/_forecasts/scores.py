@@ -1,7 +1,7 @@
-"""Sums of scores of predicted distributions, block by block: what needs no kernel.
+"""Sums of scores of predicted distributions, block by block, without a kernel.
 
-A block of rows is added up in float64, in a fixed order, and the sums of blocks exactly: those of scores, which have
-the units of the targets, by `WideSums`.
+The rows of a block are summed in float64 in a fixed order, and blocks are added exactly; scores, which have the units
+of the targets, by `WideSums`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ForecastScores(Sums):
 def scores_of_block(
     data: Forecasts, weights: np.ndarray, numbers: np.ndarray, options: ForecastOptions
 ) -> ForecastScores:
-    """Of rows of one block, with these numbers."""
+    """Return the sums of the rows of a block, with these numbers."""
     errors = data.y - means_of(data)
     values = {"square_error": np.mean(errors * errors, axis=1), "crps": crps_values(data, fair=options.fair)}
     shares: dict[str, np.ndarray] = {}
@@ -98,7 +98,7 @@ def scores_of_block(
 
 
 def _weighted(values: Mapping[str, np.ndarray], names: tuple[str, ...], weights: np.ndarray) -> np.ndarray:
-    """Sums over rows, 0 of what there is not; a score may be infinite."""
+    """Return sums over rows, 0 for missing scores; a score may be infinite."""
     used = weights > 0
     return np.array([np.sum(values[name][used] * weights[used]) if name in values else 0.0 for name in names])
 
@@ -109,12 +109,12 @@ def levels_there_are(prediction: Distribution) -> np.ndarray:
 
 
 def has_interval(prediction: Distribution) -> bool:
-    """Whether the ends of the reported interval are known."""
+    """Return whether the ends of the reported interval are known."""
     return not isinstance(prediction, Quantiles) or bool(prediction._has_levels(ENDS).all())
 
 
 def most_probable(prediction: Distribution) -> np.ndarray:
-    """Of counts; the smaller of two that are as probable as each other."""
+    """Return the most probable count, the smaller one of ties."""
     nodes = prediction._nodes() if isinstance(prediction, Wrapper) else None
     if nodes is not None:
         return np.asarray(np.take_along_axis(nodes[0], np.argmax(nodes[1], axis=1)[:, None], axis=1)[:, 0])

@@ -1,1 +1,1 @@
-"""Sums over rows, which rows a state has seen, and a sample of them."""
+"""Sums over rows, the set of row numbers of a state, and a sample of rows."""

@@ -19,12 +19,12 @@ FIELDS = ("cells", "spreads", "moments")
 
 @dataclass(frozen=True, eq=False)
 class ClusterSums(Sums):
-    """What `FlippedSums` are, added exactly."""
+    """Exact sums of `FlippedSums`."""
 
-    sums: Mapping[str, ExactSums]  # those of `FIELDS`, and of each kernel by its number
+    sums: Mapping[str, ExactSums]  # of `FIELDS`, and of each kernel by its number
     impossible: np.ndarray  # shape (1,)
-    numbers: np.ndarray  # of the clusters, int64, ascending, shape (clusters,)
-    weights: ExactSums  # of the rows of each, shape (clusters,)
+    numbers: np.ndarray  # of clusters, int64, ascending, shape (clusters,)
+    weights: ExactSums  # of clusters, shape (clusters,)
 
     @classmethod
     def of(cls, flipped: FlippedSums, numbers: np.ndarray, weights: ExactSums) -> ClusterSums:
@@ -36,7 +36,7 @@ class ClusterSums(Sums):
 
     @classmethod
     def zeros(cls, machine: FlipMachine, n_targets: int) -> ClusterSums:
-        """Return sums of no rows."""
+        """Return sums without rows."""
         columns = min(n_targets, MOST_TARGETS) * sum(random_map.n_columns for random_map in machine.maps)
         cells = sum(sheet.size for sheet in machine.sheets)
         what = f"the sums of {machine.n_flips} flips, of {cells} cells and {columns} features each"
@@ -82,7 +82,7 @@ class ClusterSums(Sums):
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ClusterSums:
-        """Return the sums that `to_arrays` has written, of the same options."""
+        """Return the sums from the result of `to_arrays`, for the same options."""
         sums = {name: ExactSums.from_arrays(f"flipped_{name}", arrays) for name in self.sums}
         numbers, weights = arrays["cluster_numbers"], ExactSums.from_arrays("cluster_weights", arrays)
         if not len(numbers) == len(weights.high) == len(weights.low) or np.any(np.diff(numbers) <= 0):

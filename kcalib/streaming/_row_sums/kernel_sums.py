@@ -1,7 +1,7 @@
 """Sums over rows that need the kernel: of features and target features, block by block.
 
-A block of rows is added up in float64, in a fixed order, and the sums of blocks are added exactly; which rows are a
-block depends on their numbers alone. `KernelMachine` makes the sums of a block for a map of features of a kernel.
+The rows of a block are summed in float64 in a fixed order, and blocks are added exactly. Row numbers determine the
+blocks. `KernelMachine` computes the sums of a block for a feature map.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ BLOCK = 2**7  # rows whose features are added up in float64
 
 @dataclass(frozen=True, eq=False)
 class DrawnSums(Sums):
-    """Of labels that are drawn from the predictions: weighted residuals are base + change, change by draws.
+    """Sums for labels drawn from the predictions: weighted residuals are base + change, and the change depends on the
+    draw.
 
-    Of a row whose most probable class has at least 1/2 the base is onehot(class) - p, else -p: so those of saturated
-    predictions keep their digits.
+    The base is onehot(class) - p for a class with probability at least 1/2, else -p, so that saturated predictions keep
+    their digits.
     """
 
     _stored: ClassVar = {name: f"drawn_{name}" for name in ("base", "base_own", "changes", "changes_own")}
@@ -42,7 +43,7 @@ class DrawnSums(Sums):
 
 @dataclass(frozen=True, eq=False)
 class KernelSums(Sums):
-    """In the units of the `KernelMachine`."""
+    """Sums in the units of the `KernelMachine`."""
 
     sums: ExactSums  # sum phi (x) a, shape (n_columns, r)
     own: ExactSums  # sum |a|^2 times the squares of a frequency's two columns, shape (n_frequencies,)
@@ -51,7 +52,7 @@ class KernelSums(Sums):
 
 
 class KernelMachine:
-    """Make sums of blocks; features and target features are divided by powers of two, so that these are about 1."""
+    """Computes sums of blocks; features and target features are divided by powers of two to be about 1."""
 
     def __init__(self, feature_map: FeatureMap, options: StateOptions, m: int, n_draws: int) -> None:
         self.m, self.seed, self.n_draws = m, options.seed, n_draws
@@ -77,7 +78,7 @@ class KernelMachine:
         return KernelSums(ExactSums.zeros(columns, self.rank), own, ExactSums.zeros(), drawn)
 
     def add(self, sums: KernelSums, rows: Rows, options: _native.RunOptions) -> None:
-        """Add ascending rows in place, which are all the rows there are of their blocks; without draws."""
+        """Add ascending rows in place, which are all rows of their blocks, without draws."""
         tiles = rows.numbers // BLOCK
         _native.state_sums(
             self._features,
@@ -93,7 +94,7 @@ class KernelMachine:
         )
 
     def add_draws(self, sums: DrawnSums, rows: Sheet, cells: DrawnCells | None, options: _native.RunOptions) -> None:
-        """Add draws of the labels of whole blocks in place, and count these."""
+        """Add draws of the labels of whole blocks in place, and count them."""
         draw_blocks(self._features, self.root, rows, self.seed, self.n_draws, sums, cells, options)
 
     def total(self, sums: ExactSums, own: ExactSums) -> float:
@@ -103,7 +104,7 @@ class KernelMachine:
         return (float(np.sum(feature_sums * feature_sums)) - float(np.sum(own.to_float()))) * unit**2
 
     def drawn_totals(self, drawn: DrawnSums) -> np.ndarray:
-        """sum_{i != j} H_ij of each draw's labels, shape (n_resamples,)."""
+        """Return sum_{i != j} H_ij for the labels of each draw, shape (n_resamples,)."""
         base = drawn.base.to_float()
         totals = []
         for k in range(self.n_draws):
@@ -159,5 +160,5 @@ def largest_length(feature_map: FeatureMap) -> float:
 
 
 def power_of_two(size: float) -> float:
-    """The smallest that is at least `size`."""
+    """Return the smallest power of two that is at least `size`."""
     return 2.0 ** math.ceil(math.log2(size))

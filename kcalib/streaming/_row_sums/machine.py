@@ -1,8 +1,7 @@
-"""What makes all sums of blocks of rows of class probabilities: of kernels, and of labels in cells.
+"""Sums of blocks of rows of class probabilities: of kernels, and of labels in cells.
 
-With draws of labels there are the sums that the adaptive test needs: observed and drawn labels in cells of the
-predictions, and the sums of a finer kernel, and of a wider one where the kernel's bandwidth is tiny, as
-`kcalib.inference.adaptive` has them of arrays.
+With draws of labels these are the sums that the adaptive test needs: observed and drawn labels in cells of predictions,
+the sums of a finer kernel, and of a wider one if the bandwidth is tiny, as in `kcalib.inference.adaptive`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ SEEN, WIDE, FINER = "", "wide_", "fine_"  # prefixes in a file: the kernel of th
 
 
 def block_size(options: StateOptions) -> int:
-    """Rows of a block."""
+    """Return the number of rows of a block."""
     if options.n_kernel_resamples or options.clusters:
         return DRAWN_BLOCK
     return COUNTED_BLOCK if options.n_resamples else BLOCK
@@ -62,7 +61,7 @@ class BlockSums(Sums):
 
 
 class Machine:
-    """Make sums of blocks, for a kernel that has its bandwidths; `m` are the classes that the lens induces."""
+    """Computes sums of blocks for a kernel with known bandwidths; `m` is the number of induced classes."""
 
     def __init__(self, options: StateOptions, m: int, threads: int | None) -> None:
         self.options, self.m, self.threads = options, m, threads
@@ -86,7 +85,7 @@ class Machine:
 
     @property
     def seen(self) -> KernelMachine:
-        """That of the kernel of the SKCE."""
+        """The machine of the kernel of the SKCE."""
         return self.kernels[SEEN]
 
     def zeros(self) -> BlockSums:
@@ -98,7 +97,7 @@ class Machine:
         return BlockSums(kernels, self.cells.zeros(), drawn, TemperatureSums.zeros())
 
     def add(self, sums: BlockSums, pieces: Iterable[Rows]) -> BlockSums:
-        """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
+        """Add rows of blocks; each piece is ascending, and has all rows of its blocks."""
         new = sums.copy()
         for rows in pieces:
             weights = rows.weights if np.any(rows.weights != 1) else None
@@ -157,7 +156,7 @@ class Machine:
             yield rows.take(slice(begin, end))
 
     def _sheets(self, rows: Rows) -> Iterator[Sheet]:
-        """Yield whole blocks; of rows that are not there the prediction is sure, and the weight 0."""
+        """Yield whole blocks; missing rows have a certain prediction and weight 0."""
         size = block_size(self.options)
         blocks, starts = np.unique(rows.numbers // size, return_index=True)
         if len(rows.numbers) == len(blocks) * size:
@@ -171,7 +170,7 @@ class Machine:
             yield Sheet(np.array([block * size]), p, weights)
 
     def kernel_statistics(self, sums: BlockSums) -> dict[str, np.ndarray]:
-        """Return the sums over all pairs of the observed labels and of each draw, of kernels that have draws."""
+        """Return the sums over all pairs for the observed labels and each draw, for kernels with draws."""
         statistics = {}
         for name, machine in self.kernels.items():
             of_kernel = sums.kernels[name]
@@ -182,7 +181,7 @@ class Machine:
 
 
 def make_test_maps(options: StateOptions, seen: FeatureMap, m: int) -> dict[str, FeatureMap]:
-    """Return the maps of the kernels that the adaptive test has, the wider first: that of the SKCE if it is as wide."""
+    """Return the maps of the kernels of the adaptive test, the wider first, which may be that of the SKCE."""
     bandwidth = single_bandwidth(options.kernel)
     factor = scale_frequencies(bandwidth, 1.0, LEAST_BANDWIDTH)
     maps = {SEEN: seen} if factor == 1 else {WIDE: replace(seen, frequencies=seen.frequencies * factor)}

@@ -1,7 +1,7 @@
-"""Which rows a state has seen, and the rows of blocks that are not complete yet.
+"""Row numbers of a state, and the rows of incomplete blocks.
 
-Rows are numbered; `RowSet` has the numbers in sorted intervals. `OpenRows` keep what cannot be added yet: the rows
-of blocks of which other rows are missing, and all of them while the kernel is not known.
+`RowSet` holds the numbers as sorted intervals. `OpenRows` keep rows that cannot be added yet: rows of incomplete
+blocks, or all rows while the bandwidth is unknown.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kcalib._backend.random import hash_numbers
 
 PART = 2**40  # rows of a part
 PARTS = 2**23
-MOST_PIECES = 32  # of a block, that are kept apart
+MOST_PIECES = 32  # of a block, before they are joined
 
 
 class Rows(NamedTuple):
-    """Some rows with their numbers, ascending unless said otherwise."""
+    """Some rows with their numbers, ascending by default."""
 
     numbers: np.ndarray  # int64, shape (n,)
     predictions: np.ndarray  # float64: probabilities as the lens has them, shape (n, m), or parameters
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def join(cls, pieces: list[Rows]) -> Rows:
-        """All of them in ascending order."""
+        """Return all rows in ascending order."""
         if len(pieces) > 1:
             pieces = [cls(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))]
         (rows,) = pieces
@@ -48,14 +48,14 @@ class Rows(NamedTuple):
 
 
 def format_row_number(number: int) -> str:
-    """A row number as the user knows it."""
+    """Return a row number as users know it."""
     part, row = divmod(number, PART)
     return f"{row}" if part == 0 else f"{row} of part {part}"
 
 
 @dataclass(frozen=True)
 class RowSet:
-    """Disjoint intervals [start, stop) of numbers, ascending, none next to another."""
+    """Disjoint ascending intervals [start, stop) of numbers; neighbours are joined."""
 
     starts: tuple[int, ...] = ()
     stops: tuple[int, ...] = ()
@@ -68,12 +68,12 @@ class RowSet:
         return tuple(zip(self.starts, self.stops, strict=True))
 
     def stop_below(self, limit: int) -> int | None:
-        """The highest stop that is at most `limit`, of an interval; None if there is none."""
+        """Return the highest stop up to `limit`, or None."""
         place = bisect_right(self.stops, limit)
         return self.stops[place - 1] if place else None
 
     def add(self, start: int, stop: int) -> RowSet:
-        """With the rows of one more interval, of which none is there."""
+        """Return the set with a further interval, which must be new."""
         if self.stops and self.stops[-1] == start:  # the usual case
             return RowSet(self.starts, (*self.stops[:-1], stop))
         first, last = bisect_left(self.stops, start), bisect_right(self.starts, stop)
@@ -104,7 +104,7 @@ class RowSet:
 
 
 def first_number(row_set: RowSet, part: int, first_row: Any, n: int) -> int:
-    """The number of the first of n rows: of `first_row` of the part, or behind the last row of the part so far."""
+    """Return the number of the first of n rows: `first_row` of the part, or the next one of the part."""
     begin = part * PART
     if first_row is None:
         last = row_set.stop_below(begin + PART)
@@ -132,14 +132,14 @@ def _seen(start: int, stop: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class OpenRows:
-    """Pieces of blocks by the number of the block: row // size. Never changed; the pieces are copies."""
+    """Pieces of blocks by block number, row // size. Immutable; pieces are copies."""
 
     size: int
-    nothing: Rows  # none, with the shapes of all
+    nothing: Rows  # no rows, with the shapes of all
     pieces: Mapping[int, tuple[Rows, ...]]
 
     def split(self, rows: Rows, *, complete: bool = True) -> tuple[list[Rows], OpenRows]:
-        """Rows of blocks that are complete with these, which are ascending, and what is open then."""
+        """Return the rows of blocks that are complete with these ascending rows, and the remaining open rows."""
         blocks = rows.numbers // self.size
         if blocks[0] == blocks[-1]:
             ends = np.array([len(blocks)])
@@ -184,7 +184,7 @@ class OpenRows:
         return Rows.join([self.nothing, *(piece for block_pieces in self.pieces.values() for piece in block_pieces)])
 
     def of(self, rows: Rows) -> OpenRows:
-        """Return open rows with these rows instead, which must be ascending."""
+        """Return open rows with these ascending rows instead."""
         starts = np.flatnonzero(np.diff(rows.numbers // self.size, prepend=-1)).tolist()
         ends = [*starts[1:], len(rows.numbers)][: len(starts)]  # none of no rows
         blocks = (rows.take(slice(begin, end)) for begin, end in zip(starts, ends, strict=True))
@@ -196,19 +196,19 @@ def _count(pieces: tuple[Rows, ...]) -> int:
 
 
 def no_rows(m: int, n_dims: int | None = None) -> Rows:
-    """None, of labels, or of targets of so many entries beside m parameters."""
+    """Return no rows, with labels, or with targets of `n_dims` entries and m parameters."""
     targets = np.empty(0, np.int64) if n_dims is None else np.empty((0, n_dims))
     return Rows(np.empty(0, np.int64), np.empty((0, m)), targets, np.empty(0), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """The `size` rows of smallest hashes of all that were seen, or all of fewer."""
+    """The `size` rows with the smallest hashes of all rows."""
 
     size: int
     seed: int
     rows: Rows  # ascending by their numbers
-    highest: int  # hash that a further row must be below
+    highest: int  # hashes of further rows must be below
 
     @classmethod
     def empty(cls, size: int, seed: int, nothing: Rows) -> RowSample:
@@ -216,7 +216,7 @@ class RowSample:
 
     @classmethod
     def of(cls, size: int, seed: int, rows: Rows) -> RowSample:
-        """Return the sample of these rows: those of the smallest hashes."""
+        """Return the sample of these rows."""
         hashes = hash_numbers(rows.numbers, seed)
         highest = 2**64 - 1
         if len(hashes) >= size:
@@ -227,7 +227,7 @@ class RowSample:
         return cls(size, seed, rows.take(order), highest)
 
     def find_candidates(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the indices of the numbers whose rows may belong to the sample."""
+        """Return the indices of numbers whose rows may belong to the sample."""
         hashes = hash_numbers(numbers, self.seed)
         below = np.flatnonzero(hashes < np.uint64(self.highest))
         if below.size > self.size:
@@ -235,7 +235,7 @@ class RowSample:
         return below
 
     def add(self, rows: Rows) -> RowSample:
-        """Return the sample of all rows so far and of these."""
+        """Return the sample of the previous rows and these."""
         candidates = self.find_candidates(rows.numbers)
         if not candidates.size:
             return self

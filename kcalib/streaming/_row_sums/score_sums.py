@@ -1,6 +1,6 @@
 """Sums over rows that need no kernel: scores, and cells of probabilities by bins.
 
-Each row's terms are cut to fixed point by themselves, so that rows may come in any order and in any batches.
+The terms of each row are converted to fixed point, so that any order and any batches give the same bits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CELLS = ("weight", "probability", "hit", "probability_squared", "probability_hit
 
 
 class Extremes(NamedTuple):
-    """Of the top label's confidence in each bin, shape (n_bins,)."""
+    """Extremes of the confidence of the top label in each bin, shape (n_bins,)."""
 
     counts: np.ndarray  # int64: rows
     lowest: np.ndarray  # infinite where there are none
@@ -41,7 +41,7 @@ class Extremes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
-    """What is known of the rows without a kernel."""
+    """Sums over rows that need no kernel."""
 
     n_weighted: int  # rows whose weight is not 1
     scores: ExactSums  # in the order of `SCORES`
@@ -64,7 +64,7 @@ class ScoreSums:
         return int(self.extremes.counts.sum())
 
     def weight_sums(self) -> tuple[float, float]:
-        """Sums of weights and of their squares."""
+        """Return the sums of weights and of their squares."""
         weight, squares = self.scores.to_float()[:2].tolist()  # the first of `SCORES`
         return weight, squares
 
@@ -74,13 +74,13 @@ class ScoreSums:
         return self.scores.is_large()
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """By the names that a file has for them."""
+        """Return the sums by their names in a file."""
         extremes = {f"confidence_{name}": values for name, values in self.extremes._asdict().items()}
         n_weighted = {"n_weighted": np.array(self.n_weighted, dtype=np.int64)}
         return n_weighted | extremes | self.scores.to_arrays("scores") | self.cells.to_arrays("cells")
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ScoreSums:
-        """Of the same sizes, what `arrays` has returned."""
+        """Return the sums from the result of `to_arrays`."""
         extremes = Extremes(*(arrays[f"confidence_{name}"] for name in Extremes._fields))
         scores, cells = (ExactSums.from_arrays(name, arrays) for name in ("scores", "cells"))
         return ScoreSums(int(arrays["n_weighted"]), scores, cells, extremes)
@@ -100,7 +100,7 @@ class ScoreSums:
 
 
 def sum_scores(rows: Rows, n_bins: int, epsilon: float, threads: int | None) -> ScoreSums:
-    """Of some rows, in one compiled pass; probabilities of labels are raised to `epsilon` for the log loss."""
+    """Return the sums of some rows, in one compiled pass; probabilities are at least `epsilon` in the log loss."""
     total = ScoreSums.empty(rows.predictions.shape[1], n_bins)
     n_weighted = int(np.count_nonzero(rows.weights != 1))
     weights = rows.weights if n_weighted else None

@@ -24,9 +24,9 @@ from kcalib.target_kernels import TargetKernel
 
 N_COLUMNS = 256
 N_RESAMPLES = 199
-DRAWN_BYTES = 2**26  # of sums of all draws, of kernels and of cells; a state with more has none unless asked for
+DRAWN_BYTES = 2**26  # limit for the default sums of draws, of kernels and of cells
 SMALLEST_CLASSES, LARGEST_CLASSES = 2, 2**20
-MAY_DIFFER = ("part", "classes")  # options that states may differ in, or that are compared by their meaning
+MAY_DIFFER = ("part", "classes")  # options that may differ, or are compared separately
 
 
 class SharedOptions(ABC):

@@ -76,8 +76,8 @@ def median_distance(
         Whether to take the median of all n^2 entries of the distance matrix, including its zero diagonal, as Widmann et
         al. (2019) do. This is slightly smaller. `max_samples` then applies to binary problems, too.
     max_samples : int, optional
-        Size of the subset, at least 2. None: the exact median of all pairs, in time O(n^2 m), about that of one or two
-        unbiased estimates of the SKCE, and memory O(n m).
+        Size of the subset, at least 2. None: the exact median of all pairs, in time O(n^2 m), about as long as one or
+        two unbiased estimates of the SKCE take, and memory O(n m).
     seed : int, optional
         Seed of the subset, at least 0. None draws one, which the result reports.
     threads : int, optional

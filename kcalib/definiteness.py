@@ -51,7 +51,7 @@ def smallest_eigenvalue(
     TypeError, ValueError
         As `kcalib.skce`.
     MemoryError
-        If the computation needs more than `max_memory`: 16 n^2 bytes.
+        If the computation, which needs 16 n^2 bytes, exceeds `max_memory`.
 
     Notes
     -----

@@ -137,8 +137,9 @@ def brier_decomposition(
     recalibrated predictions, and terms within groups are 0. With more than two classes each class is recalibrated
     separately.
 
-    **Bias.** The variance of group frequencies increases both miscalibration and discrimination. `noise` estimates this
-    bias [6]_, without groups of one sample. Wide bins average over different predictions and hide miscalibration.
+    **Bias.** The variance of group frequencies increases both miscalibration and discrimination. `noise` of the result
+    estimates this bias [6]_, without groups of one sample. Wide bins average over different predictions and hide
+    miscalibration.
 
     Time O(n m log n); memory O(n m).
 

@@ -112,8 +112,8 @@ def integrated_calibration_index(
     Returns
     -------
     float
-        The ICI. ``integrated_calibration_index.result`` returns a `kcalib.CalibrationCurve` with E50, E90 and
-        Emax, their intervals, and ``plot``.
+        The ICI. ``integrated_calibration_index.result`` returns a `kcalib.CalibrationCurve` with the median, 90 %
+        quantile and maximum of the distances (E50, E90, Emax), intervals, and ``plot``.
 
     Raises
     ------

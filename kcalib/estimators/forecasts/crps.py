@@ -58,9 +58,9 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
     y_pred : Distribution
         Predicted distributions, see `kcalib.distributions`.
     fair : bool
-        Whether S samples are draws from the prediction. The score is then an unbiased estimate of the score of the
-        distribution that they are drawn from. Otherwise the samples are the prediction, whose score is worse for
-        smaller S.
+        Whether the S samples of a prediction are draws from it. The score is then an unbiased estimate of the score of
+        the distribution that they come from. Otherwise the samples themselves are the prediction, whose score is worse
+        for smaller S.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights.
 

@@ -22,7 +22,7 @@ from kcalib._input.checks import reject
 from kcalib._input.classes import Classes, match_one_hot
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
-from kcalib._input.frames import column_names
+from kcalib._input.frames import check_variables, column_names
 from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification, Names
 from kcalib._input.labels import prepare as prepare_labels
@@ -279,6 +279,7 @@ def evaluate(
         data = prepare(y_true, y_pred, sample_weight=sample_weight, sparse_lens=Buckets(), **checks)
         labels, problems = (), [scale_weights(data)]
     data = problems[0]
+    check_variables(y_true, y_pred, clusters=clusters, given=given)
     options: dict[str, Any] = {
         "level": level,
         "tolerance": tolerance,

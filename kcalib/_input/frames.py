@@ -6,6 +6,7 @@ columns. For arrays of xarray names are the coordinates of dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,18 @@ def check_rows(y_true: Any, y_pred: Any, sample_weight: Any, names: tuple[str, s
     if sample_weight is not None:
         reference = (y_true, true_name) if _index(y_pred) is None else (y_pred, pred_name)
         _check_rows(sample_weight, "sample_weight", *reference)
+
+
+def check_variables(y_true: Any, y_pred: Any, **variables: Any) -> None:
+    """Refuse further variables of the samples, or tables of them, whose rows are in another order than the samples."""
+    samples = {"y_pred": y_pred, "y_true": y_true}
+    reference = next(((values, name) for name, values in samples.items() if _index(values) is not None), None)
+    if reference is None:
+        return
+    for name, values in variables.items():
+        parts = {f"{name}[{key!r}]": value for key, value in values.items()} if isinstance(values, Mapping) else {}
+        for part_name, part in (parts or {name: values}).items():
+            _check_rows(part, part_name, *reference)
 
 
 def check_dimensions(y_true: Any, y_pred: Any, names: tuple[str, str]) -> None:

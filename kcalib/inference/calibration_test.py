@@ -17,6 +17,7 @@ from kcalib._backend.options import LARGEST_SEED, OptionError, check_seed
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
+from kcalib._input.frames import check_variables
 from kcalib._input.groupings import read_given
 from kcalib._input.methods import resolved
 from kcalib._input.source import (
@@ -223,6 +224,7 @@ def calibration_test(
             raise OptionError(name, "has no meaning for the method 'ranks'; leave it out")
     options = {"classes": classes, "from_logits": from_logits, "lens": lens, "dtype": dtype, "threads": threads}
     data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, sparse_lens=Buckets(), **options))
+    check_variables(y_true, y_pred, clusters=clusters, given=given)
     of_samples = clusters_of(clusters, time_blocks, data.n)
     variables = () if given is None else read_given(given, data.n)
     option = "clusters" if time_blocks is None else "time_blocks"

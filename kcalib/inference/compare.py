@@ -25,7 +25,7 @@ from kcalib._backend.options import (
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
-from kcalib._input.frames import NAMELESS
+from kcalib._input.frames import NAMELESS, check_variables
 from kcalib._input.methods import resolved
 from kcalib._input.source import (
     Source,
@@ -195,6 +195,7 @@ def compare(
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"`y_preds[{name!r}]`: {error}") from None
     if models:
+        check_variables(y_true, next(iter(y_preds.values())), clusters=clusters)
         codes = clusters_of(clusters, time_blocks, next(iter(models.values())).n)
         options = replace(options, clusters=codes, time_blocks=time_blocks)
     return comparison_of(models, chosen, confidence_level, options)

@@ -10,6 +10,7 @@ from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED
 from kcalib._input.forecasts import as_forecast, prepare_forecasts
+from kcalib._input.frames import check_variables
 from kcalib.distributions import Categorical, Distribution
 from kcalib.kernels import Kernel
 from kcalib.streaming._accumulator import Batch
@@ -228,6 +229,7 @@ class ForecastState(ForecastResults, ModelState):
         weights = checked_weights(sample_weight, data.n, data.y)
         first = first_number(self._accumulator.row_set, self.options.part, first_row, data.n)
         y = arrays.to_host(data.y).astype(np.float64, copy=False)
+        check_variables(y_true, y_pred, clusters=clusters)
         of_rows = self._number_clusters(clusters, data.n)
         return Batch(first, y, family.columns(prediction), arrays.to_host(weights), 0.0, of_rows), family
 

@@ -10,6 +10,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import check_integer
+from kcalib._input.frames import check_variables
 from kcalib._pairs.label_cells import LabelCells
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.streaming._files.saving import Saved
@@ -116,6 +117,7 @@ class GroupedState(Saved):
             If there is no memory for the sums of new groups.
         """
         batch = self._total._batch(y_true, y_pred, sample_weight, clusters=clusters)
+        check_variables(y_true, y_pred, group=group)
         names, number = _names(group, batch.n)
         if not batch.n:
             return self

@@ -15,7 +15,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED
 from kcalib._input.classes import SORTED_LABELS, Classes
-from kcalib._input.frames import categories_of, column_names
+from kcalib._input.frames import categories_of, check_variables, column_names
 from kcalib._input.labels import Classification, Names, prepare
 from kcalib._input.sparse import SparseProbabilities
 from kcalib.estimators.binning import N_BINS
@@ -224,6 +224,7 @@ class CalibrationState(Results, ModelState):
                 "version, without classes; make the state again"
             )
         first = first_number(self._accumulator.row_set, self.options.part, first_row, batch.n)
+        check_variables(y_true, y_pred, clusters=clusters)
         return batch._replace(first=first, clusters=self._number_clusters(clusters, batch.n))
 
     def _with_kernel_of_rows(self) -> CalibrationState:

@@ -120,6 +120,26 @@ def test_rows_in_another_order_are_refused(make_problem: MakeProblem) -> None:
     assert kcalib.skce(pd.Series(y, index=np.arange(40) + 7), pd.DataFrame(p)) == expected
 
 
+def test_variables_of_samples_in_another_order_are_refused(make_problem: MakeProblem) -> None:
+    pd = pytest.importorskip("pandas")
+    y, p = make_problem(40, 2)
+    labels = pd.Series(y, index=[f"s{i}" for i in range(40)])
+    site, state = pd.Series(np.arange(40) % 4, index=labels.index), kcalib.streaming.CalibrationState(2, clusters=True)
+    calls = {
+        r"`groups\['site'\]` .*; pass groups\['site'\]\.loc": lambda values: kcalib.worst_groups(
+            labels, p, {"site": values}, min_size=2
+        ),
+        "`given` and `y_true`": lambda values: kcalib.calibration_test(labels, p, given=values),
+        "`clusters` and `y_true`": lambda values: kcalib.compare(labels, {"a": p, "b": p}, clusters=values),
+        "`clusters` and": lambda values: kcalib.evaluate(labels, p, clusters=values),
+        "`clusters`": lambda values: state.update(labels, p, clusters=values),
+    }
+    for message, call in calls.items():
+        call(site)
+        with pytest.raises(ValueError, match=message):
+            call(site[::-1])
+
+
 def test_arrays_of_xarray_are_named_by_their_coordinates(make_problem: MakeProblem) -> None:
     xr = pytest.importorskip("xarray")
     y, p = make_problem(40, 3)

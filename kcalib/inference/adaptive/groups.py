@@ -16,6 +16,7 @@ from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, check_fraction, check_integer, check_seed
 from kcalib._backend.random import draw_label_batches
+from kcalib._input.frames import check_variables
 from kcalib._input.groupings import Grouping, read_groupings
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.label_cells import FLOOR
@@ -160,6 +161,7 @@ def worst_groups(
     """
     checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
     data = prepare(y_true, y_pred, sparse_lens=Buckets(), **checks)
+    check_variables(y_true, y_pred, groups=groups)
     return find_worst_groups(
         data, groups, max_crossed, min_size, level=level, n_resamples=n_resamples, seed=seed, threads=threads
     )

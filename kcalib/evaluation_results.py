@@ -93,8 +93,8 @@ class Evaluation(ModelEvaluation):
     """Scores, calibration error and test of one classifier, with a verdict on its calibration."""
 
     _shown = (
-        "verdict", "lens", "n_samples", "n_classes", "positive_class", "accuracy", "log_loss", "brier_score",
-        "top_label_ece", "skce", "test",
+        "verdict", "n_samples", "n_classes", "accuracy", "log_loss", "brier_score", "top_label_ece", "skce", "test",
+        "positive_class", "lens",
     )  # fmt: skip
 
     n_samples: int  #: number of samples

@@ -413,8 +413,18 @@ def test_label_of_probability_zero():
     y[17] = 2
     result = kcalib.calibration_test(y, p, method="adaptive", seed=0)
     assert result.log_pvalue == -math.inf
-    assert result.finding == "over-confident"
-    assert result.null_law.endswith("; the label of sample 17 (counted from 0) has probability 0")
+    assert result.finding == "the label of sample 17 (counted from 0) has probability 0"
+    assert result.null_law.endswith(f"; {result.finding}")
+    assert f"miscalibrated, {result.finding}\n" in str(kcalib.evaluate(y, p, seed=0))
+
+
+def test_a_label_of_probability_zero_does_not_hide_the_error_of_all_predictions():
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.ones(3), size=1000)
+    y = drawn_labels(tempered(p, 0.5), rng)
+    p[7], y[7] = [0.5, 0.5, 0.0], 2
+    result = kcalib.calibration_test(y, p, seed=0)
+    assert result.log_pvalue == -math.inf and result.finding == "over-confident"
 
 
 @pytest.mark.parametrize("m", [2, 7, 200])

@@ -127,6 +127,15 @@ def test_what_is_first() -> None:
     assert "array" not in "".join(str(results()["diagram"]).splitlines()[1:7])
 
 
+def test_the_evaluation_of_two_classes_shows_the_test():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=60)
+    for metrics in (None, "logistic_recalibration"):
+        result = kcalib.evaluate(rng.uniform(size=60) < p, p, metrics=metrics)
+        shown = dict(line.split(maxsplit=1) for line in str(result).splitlines()[1:])
+        assert shown["test"] == f"p-value {result.test.pvalue:.2g}, adaptive" and shown["positive_class"] == "1"
+
+
 def test_names_of_models_are_no_markup() -> None:
     page = results()["comparison"]._repr_html_()
     assert "<model" not in page and "&lt;model 0&gt;" in page

@@ -225,9 +225,7 @@ def label_blocks(
         return binomial_tail(p, complement, residual, weights[chosen])
 
     def says_temperature() -> str:
-        if score[0] == 0 and impossible is None:
-            return "no error of the temperature"
-        return words.describe_temperature(-1.0 if impossible is not None else float(score[0]))
+        return words.describe_temperature(float(score[0])) if score[0] != 0 else "no error of the temperature"
 
     def says_bias() -> str:
         # Two classes have the same value, up to rounding.

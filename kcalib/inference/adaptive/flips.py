@@ -178,7 +178,7 @@ def make_blocks(
         certain = Block(
             "temperature",
             blocks[0][1].statistics,
-            lambda: "over-confident",
+            blocks[0][1].finding,
             lambda: -math.inf,
             f"the label of sample {sums.impossible} (counted from 0) has probability 0",
         )

@@ -148,10 +148,15 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
         bounds = [math.log(len(blocks)) + block.log_bound() for block in blocks]
         smallest = int(np.argmin(bounds))
         if bounds[smallest] < log_pvalue:
-            log_pvalue, pvalue_from, finding = float(bounds[smallest]), "bound", blocks[smallest].finding()
+            log_pvalue, pvalue_from = float(bounds[smallest]), "bound"
             pvalue = math.exp(log_pvalue)
+            impossible = blocks[smallest].impossible
+            if impossible is None:
+                finding = blocks[smallest].finding()
+            elif np.min(np.delete(pvalues[:, 0], smallest), initial=1.0) > SIGNIFICANT / len(blocks):
+                finding = impossible  # this label alone says nothing about the other predictions
             bound = "beyond them Chernoff's bound of the largest sum of a block"
-            null_law += f"; {blocks[smallest].impossible or bound}"
+            null_law += f"; {impossible or bound}"
         elif n_extreme == 0:
             laws = [math.log(len(blocks)) + block.log_law() for block in blocks]
             smallest = int(np.argmin(laws))

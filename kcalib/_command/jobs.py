@@ -288,10 +288,10 @@ def translate(error: Exception, *, has_missing: bool = True) -> str:
         message = f"{option.get(error.option, '--lens groups')} {error.fault}"
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in RENAMED_OPTIONS):
         message = f"{flag(error.option)} {error.fault}"
-    message = message.replace("`sample_weight", "`--weights").replace("`targets`", "--targets")
-    message = message.replace("`choices`", "--classes").replace("`per_character`", "--per-character")
+    message = message.replace("`sample_weight", "`--weights").replace("`choices`", "--classes")
+    for name in ("targets", "per_character", "clusters", "time_blocks", "sort_quantiles"):
+        message = message.replace(f"`{name}`", f"--{name.replace('_', '-')}")
     message = re.sub("but `(probs|labels)` is for", r"but --\1 is for", message)  # others are arrays of the file
-    message = message.replace("`clusters`", "--clusters").replace("`time_blocks`", "--time-blocks")
     message = message.replace("or give clusters,", "or give --clusters,")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     if not has_missing:

@@ -12,7 +12,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._input.columns import FileError
 from kcalib.streaming.forecast_tables.hub import FIELDS, read_hub
-from kcalib.streaming.forecast_tables.results import ModelForecasts, keep_complete
+from kcalib.streaming.forecast_tables.results import CROSSING, ModelForecasts, keep_complete
 from kcalib.streaming.forecast_tables.table import Column, Table, is_path, listed, read_table
 from kcalib.streaming.forecast_tables.wide import find_quantiles, read_wide
 from kcalib.streaming.sources.text import is_number
@@ -60,7 +60,8 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
     FileNotFoundError, OSError
         If a file does not exist or cannot be opened.
     TypeError, ValueError
-        If `data` is of another kind, if a column or dimension is missing, or if targets contradict each other.
+        If `data` is of another kind, if a column or dimension is missing, if targets contradict each other, or if no
+        row can be used.
 
     Notes
     -----
@@ -90,7 +91,7 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
     if FIELDS[0] in table.columns or FIELDS[1] in table.columns:
         if not isinstance(targets, Table):
             raise FileError("the forecasts are a table of a hub; give the table of their targets by `targets`")
-        return tuple(read_hub(table, targets, name, sort_quantiles))
+        return _check_usable(tuple(read_hub(table, targets, name, sort_quantiles)), table, targets)
     if not find_quantiles(table.columns):
         if all(is_number(str(name)) for name in table.columns):
             raise FileError(
@@ -101,7 +102,20 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
             f"the table has {listed(table.columns)}, expected {', '.join(FIELDS)} of a hub, or columns of quantiles "
             "such as M-lo-90 and M-hi-90, or 0.1 and 0.9"
         )
-    return tuple(read_wide(table, targets, name, sort_quantiles))
+    return _check_usable(tuple(read_wide(table, targets, name, sort_quantiles)), table, targets)
+
+
+def _check_usable(models: tuple[ModelForecasts, ...], table: Table, targets: Any) -> tuple[ModelForecasts, ...]:
+    """Refuse tables of which no row can be used."""
+    if not models or any(model.y_true is not None for model in models):
+        return models
+    remedy = "sort them by `sort_quantiles`"
+    if CROSSING not in models[0].unused:
+        shared = [name for name in table.columns if isinstance(targets, Table) and name in targets.columns]
+        keys = [", ".join(f"{name} {t.columns[name].first()}" for name in shared) for t in (table, targets) if shared]
+        first = f"; the first forecast has {keys[0]}, the first target {keys[1]}" if keys else ""
+        remedy = f"check `targets`{first}"
+    raise FileError(f"no forecast can be evaluated: {models[0].describe_rows()}; {remedy}")
 
 
 def read_labelled(data: Any, targets: Any, name: str, sort: bool) -> Iterator[ModelForecasts]:

@@ -9,6 +9,7 @@ import os
 import re
 from array import array as CArray
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from kcalib.streaming.sources.text import is_number, open_text, read_records
 BATCH_ROWS = 2**16
 TABLES = (".csv", ".tsv", ".gz", ".parquet")  # last suffixes of files
 MISSING = {"", "NA", "N/A", "NaN", "nan", "NaT", "None", "<NA>", "null"}
-TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d)?(?:\.0+)?(?:Z|\+00:00)?")
+TIME = re.compile(r"\d{4}-?\d\d-?\d\d[T ]\d\d.*")
 MODEL = ("model_id", "model")
 TARGETS = ("oracle_value", "observation", *LABEL_NAMES)
 DATES = ("target_end_date", "target_date", "date", "time", "ds", "timestamp")  # of what is predicted
@@ -50,6 +51,10 @@ class Column(NamedTuple):
 
     def take(self, rows: Any) -> Column:
         return self._replace(codes=self.codes[rows])
+
+    def first(self) -> str:
+        """Return the first cell."""
+        return str(self.shown[self.codes[0]]) if len(self.codes) else "no row"
 
     def texts(self) -> list[str]:
         """Return the keys of all rows."""
@@ -119,11 +124,14 @@ class Table(NamedTuple):
 
 
 def _shorten_time(text: str) -> str:
-    """Return a time without seconds, or hours, that are 0, as libraries write it differently; other text as it is."""
-    if not (match := TIME.fullmatch(text)):
+    """Return an ISO time in UTC, without hours, minutes and seconds if they are 0; other text unchanged."""
+    if not TIME.fullmatch(text):
         return text
-    time = match[2] + (match[3] or "").replace(":00", "")
-    return match[1] if time == "00:00" else f"{match[1]} {time}"
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return str(time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time).removesuffix(" 00:00:00")
 
 
 def listed(names: Any) -> str:
@@ -192,6 +200,11 @@ def _read_batches(data: Any) -> Iterator[dict[Any, Any]]:
         return
     if hasattr(data, "reset_index"):  # of pandas, whose index says what is predicted
         data = data.to_frame() if data.ndim == 1 else data
+        index = data.index
+        if data.columns.nlevels == 1 < data.shape[1]:  # unnamed numbers are places in a longer frame
+            unnamed = [k for k, name in enumerate(index.names) if name is None]
+            counts = [k for k in unnamed if index.get_level_values(k).dtype.kind in "iu"]
+            data = data.reset_index(level=counts, drop=True)
         data = data if is_default_index(data.index) else data.reset_index()
         called = [name[0] if isinstance(name, tuple) and set(name[1:]) == {""} else name for name in data.columns]
         yield {name: data.iloc[:, i].tolist() for i, name in enumerate(called)}

@@ -102,6 +102,23 @@ def test_files_of_a_hub(tmp_path):
     assert parts[1].tasks["location"].tolist() == ["01", "01"] and parts[1].y_true.tolist() == [79, 221]
 
 
+def test_rows_of_frames_are_matched_by_columns_and_not_by_unnamed_numbers():
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"t": range(4), "0.1": [0.0, 1, 2, 3], "0.9": [2.0, 3, 4, 5]})
+    targets = pd.DataFrame({"t": range(4), "y": [1.0, 2, 3, 4]})
+    (forecasts,) = read_forecasts(table[::-1], targets[1:])
+    assert forecasts.y_true.tolist() == [4, 3, 2] and forecasts.unused == {"no target": 1}
+
+
+def test_times_are_compared_as_times():
+    table = {"time": ["20240101 00:00", "2024-01-01T01:00-05:00"], "0.1": [0.0, 1], "0.9": [2.0, 3]}
+    (forecasts,) = read_forecasts(table, {"time": ["2024-01-01", "2024-01-01 06:00:00"], "y": [1.0, 2]})
+    assert forecasts.y_true.tolist() == [1, 2]
+    message = r"no target \(2\); check `targets`; the first forecast has time 2024-01-01, the first target time monday"
+    with pytest.raises(ValueError, match=message):
+        read_forecasts(table, {"time": ["monday"], "y": [1.0]})
+
+
 def test_time_series_of_a_hub():
     """The last version counts; a column `date` is that of the tasks."""
     quantiles, categories, draws = read_forecasts(HUB, SERIES)

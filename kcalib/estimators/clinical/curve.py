@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend.options import LARGEST_KEY, SEED, check_integer, check_seed
-from kcalib._backend.random import Weights
+from kcalib._backend.random import Weights, draw_label_batches
 from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import bin_edges
@@ -28,7 +29,10 @@ __all__ = ["CalibrationCurve", "integrated_calibration_index"]
 N_RESAMPLES = 999
 N_GROUPS = 10
 N_POINTS = 200  # of the curve in the result
-MAX_CELLS = 1000  # of each label; more samples are grouped by their predictions for the bootstrap
+MAX_CELLS = 1000  # of each label; more samples are grouped by their predictions for intervals
+MANY, FEW_DRAWS = 10**5, 199  # more samples have fewer draws of their labels, to save time
+LABELS_AT_ONCE = 2**22
+TIE = 1e-9  # relative difference of equal distances by rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +132,12 @@ def integrated_calibration_index(
 
     Intervals come from R curves of the Bayesian bootstrap [3]_. The upper limit is a quantile of their distances from
     the diagonal. The lower limit is the estimate minus a quantile of their distances from the estimated curve; by the
-    triangle inequality these bound the effect of noise (for E50 and E90 under calibration). For a calibrated model the
-    lower limit is 0 with the stated probability, whereas published percentile intervals never contain 0. Vertices and
-    spans are fixed. Above 1000 samples of a label, neighbors are drawn together. Time O(n log n), memory O(n).
+    triangle inequality these bound the effect of noise (for E50 and E90 under calibration). It is 0 unless at most a
+    share (1 - confidence_level) / 2 of R sets of labels drawn from the predictions are as far from the diagonal. For a
+    calibrated model the lower limit is therefore 0 with the stated probability, for any number of samples and events.
+    With fewer than about ten events or non-events the upper limits of a badly calibrated model are too low. Vertices
+    and spans are fixed. Above 1000 samples of a label, neighbors are drawn together. Time O(n R), memory O(n); above
+    100,000 samples R is 199 for drawn labels.
 
     References
     ----------
@@ -172,9 +179,12 @@ def curve_of(
     # Weights of cells are sums of exponential variables, approximated by Wilson and Hilferty.
     normals, nth = Weights("gaussian", len(sizes), n_resamples, seed).values(), 1 / (9 * sizes[:, None])
     weights = cells.weight[:, None] * np.maximum(1 - nth + np.sqrt(nth) * normals, 0.0) ** 3
-    curves = within.fit(cells.event, weights)
+    curves = within.fit(cells.event[:, None], weights)
     drawn, noise = curves(cells.confidence), within.fit(cells.event, cells.weight)(cells.confidence)[:, None]
     lower = estimates - np.quantile(_distances(drawn - noise, weights), 1 - tail, axis=0)
+    if np.any(lower > 0):
+        n_draws = n_resamples if len(p) <= MANY else min(n_resamples, max(FEW_DRAWS, math.ceil(1 / tail)))
+        lower[:, _pvalues(sample, loess, n_draws, seed) > tail] = 0.0
     upper = np.quantile(_distances(drawn - cells.confidence[:, None], weights), 1 - tail, axis=0)
     limits = np.stack([np.maximum(lower, 0.0)[0], np.maximum(upper, estimates)[0]])
     intervals = [ConfidenceInterval(*pair) for pair in limits.T.tolist()]
@@ -234,6 +244,25 @@ def _distances(gaps: np.ndarray, weight: np.ndarray) -> np.ndarray:
         shares = np.concatenate([[0.0], before[:-1] / max(before[-2], 1e-300)]) if len(w) > 1 else np.zeros(1)
         rows.append([gap @ w / before[-1], *np.interp([0.5, 0.9], shares, ordered), ordered[-1]])
     return np.array(rows)
+
+
+def _pvalues(sample: Sample, loess: Loess, n_draws: int, seed: int) -> np.ndarray:
+    """Return the exact p-value of each distance under calibration, from labels drawn from the predictions, shape (4,).
+
+    Many samples are grouped by their predictions alone, which keeps observed and drawn labels exchangeable.
+    """
+    p, w = sample.confidence, sample.weight
+    count = min(2 * MAX_CELLS, len(p))
+    starts = -(-np.arange(count) * len(p) // count)
+    sizes = np.add.reduceat(w, starts)
+    within = Loess(np.add.reduceat(w * p, starts) / sizes, loess.vertices, loess.widths)
+    events = [np.add.reduceat(w * sample.event, starts)[:, None]]
+    for labels in draw_label_batches(np.stack([1 - p, p], axis=1), n_draws, seed, at_once=1 + LABELS_AT_ONCE // len(p)):
+        events.append(np.add.reduceat(w[:, None] * labels, starts, axis=0))
+    weight = sizes[:, None]
+    curves = within.fit(np.concatenate(events, axis=1) / weight, weight)(within.x)
+    distances = _distances(curves - within.x[:, None], np.broadcast_to(weight, curves.shape))
+    return np.asarray(np.mean(distances >= distances[0] * (1 - TIE), axis=0))
 
 
 def _cells(sample: Sample) -> tuple[Sample, np.ndarray]:

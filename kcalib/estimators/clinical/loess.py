@@ -33,13 +33,13 @@ class Loess:
 
     @one_blas_thread()
     def fit(self, y: np.ndarray, weight: np.ndarray) -> Any:
-        """Return the smooth curve of y as a spline, or r curves for weights of shape (n, r)."""
+        """Return the smooth curve of y as a spline; r curves for y or weights of shape (n, r), the other (n, 1)."""
         values, slopes = [], []
         for vertex, width in zip(self.vertices, self.widths, strict=True):
             rows = slice(*np.searchsorted(self.x, [vertex - width, vertex + width]))
             u = (self.x[rows] - vertex) / width
             powers = u ** np.arange(5)[:, None] * (1 - np.minimum(np.abs(u), 1.0) ** 3) ** 3
-            moments, products = powers @ weight[rows], (powers[:3] * y[rows]) @ weight[rows]
+            moments, products = powers @ weight[rows], powers[:3] @ (y[rows] * weight[rows])
             matrices = np.moveaxis(moments[np.add.outer(np.arange(3), np.arange(3))], (0, 1), (-2, -1))
             inverses = np.linalg.pinv(matrices, SINGULAR, hermitian=True)
             value, slope, _ = np.moveaxis(inverses @ np.moveaxis(products, 0, -1)[..., None], -2, 0)[..., 0]

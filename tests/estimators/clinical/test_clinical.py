@@ -248,6 +248,19 @@ def test_coverage_of_distances(power, truths):
     assert max(missed.values()) <= scipy.stats.binom.ppf(1 - 1e-4, 25, 0.1), missed
 
 
+@pytest.mark.parametrize(("n", "a", "b"), [(4, 1, 1), (8, 1, 1), (15, 1, 1), (500, 1, 49), (500, 1, 150)])
+def test_lower_limits_of_calibrated_models(n, a, b):
+    """Few samples or events: lower limits of 95 % are positive for at most a binomial number of calibrated models."""
+    rng, repeats = np.random.default_rng(n), 25
+    positive = np.zeros(4)
+    for seed in range(repeats):
+        p = rng.beta(a, b, size=n)
+        result = kcalib.integrated_calibration_index.result(rng.uniform(size=n) < p, p, n_resamples=99, seed=seed)
+        limits = result.interval, result.e50_interval, result.e90_interval, result.e_max_interval
+        positive += [limit.low > 0 for limit in limits]
+    assert np.max(positive) <= scipy.stats.binom.ppf(1 - 1e-4, repeats, 0.025), positive
+
+
 def test_picture():
     """Curve, band, ten groups, both histograms, and a box of the numbers that there are."""
     pytest.importorskip("matplotlib")

@@ -119,7 +119,7 @@ def wasserstein_distance(
     if points is not None and (order == 2 or (components is not None and components.weights.shape[1] == 1)):
         return euclidean_table(*points, max_memory, threads)
     if points is not None and components is None:
-        raise ValueError(f"`order` is {order}, expected 2: of {type(prediction).__name__} there is no other distance")
+        raise ValueError(f"`order` is {order}, expected 2, the only order for {type(prediction).__name__}")
     components = _check_components("prediction", prediction)
     other_components = None if other is None else _check_components("other", other)
     return wasserstein_table(components, other_components, order=order, max_memory=max_memory, threads=threads)

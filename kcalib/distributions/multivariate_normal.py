@@ -184,7 +184,7 @@ def _factorize(cov: Array) -> tuple[Array, Array]:
         smallest <= (limit if is_definite else max(limit, float(xp.min(smallest)))),
         lambda at, x: (
             f"`cov{at}` has the smallest eigenvalue {x:.6g} relative to its diagonal, expected a positive definite "
-            "matrix; add small multiples of the variances to the diagonal, or mend the prediction"
+            "matrix; add small multiples of the variances to the diagonal, or correct the prediction"
         ),
     )
     return cov, factors

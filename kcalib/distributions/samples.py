@@ -227,7 +227,7 @@ def fill_missing(samples: Array, is_nan: Array) -> tuple[Array, Array | None]:
         return samples, None
     is_missing = is_nan if is_nan.ndim == 2 else xp.any(is_nan, axis=2)
     none = xp.all(is_missing, axis=1)
-    reject(none, none, lambda at, x: f"`samples{at}` has no member that is a number, expected one; drop such samples")
+    reject(none, none, lambda at, x: f"`samples{at}` has no member that is a number, expected one; drop the prediction")
     first = xp.argmax(xp.astype(~is_missing, xp.int8), axis=1)
     value = samples[xp.arange(samples.shape[0]), first, ...][:, None, ...]
     where = is_missing if is_nan.ndim == 2 else is_missing[:, :, None]
@@ -239,7 +239,7 @@ def share_weights(present: Array, weights: Array | None = None) -> Array:
     xp = arrays.namespace(present)
     shares = xp.astype(present, xp.float64) if weights is None else xp.where(present, weights, 0.0)
     sums = xp.sum(shares, axis=1)
-    reject(sums, sums <= 0, lambda at, x: f"`weights{at}` are 0 for all members that are there; drop such samples")
+    reject(sums, sums <= 0, lambda at, x: f"`weights{at}` are 0 for all present members; drop such predictions")
     return read_only(shares / sums[:, None])
 
 

@@ -49,8 +49,8 @@ class Wrapper(QuantileLaw):
         has_methods = hasattr(distribution, "cdf") and hasattr(distribution, "quantile")
         if isinstance(distribution, (Samples, Quantiles)) or distribution.event_shape != () or not has_methods:
             raise TypeError(
-                f"`distribution` is {type(distribution).__name__}, expected predictions of numbers by a law with "
-                "methods cdf and quantile, such as Normal; of samples and quantiles change the numbers themselves"
+                f"`distribution` is {type(distribution).__name__}, expected predictions of numbers with methods cdf "
+                "and quantile, such as Normal; for samples and quantiles change the numbers themselves"
             )
         reference = distribution._first if isinstance(distribution, Family) else distribution.sample(1)
         for name, array in numbers.items():
@@ -375,8 +375,7 @@ class ZeroInflated(Wrapper):
     See Also
     --------
     Censored : 0 stands for all values below it.
-    Truncated : ``ZeroInflated(Truncated(Poisson(rate), lower=1.0), p)`` is a hurdle model, with p the total probability
-    of 0.
+    Truncated : ``ZeroInflated(Truncated(Poisson(rate), lower=1.0), p)`` is a hurdle model; p is P(Z = 0).
 
     Notes
     -----

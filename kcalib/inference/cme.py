@@ -149,7 +149,7 @@ class CME(CalibrationMethod):
             "conditional": f"chi-square law with {outcome.rank} degrees of freedom, covariance of the predictions",
         }[outcome.reference]
         if outcome.open_events is not None:
-            law += f", which leave about {outcome.open_events:.2g} events open"
+            law += f", which leave about {outcome.open_events:.2g} uncertain events"
         return task.result(
             method=self.name,
             statistic=outcome.statistic,

@@ -252,7 +252,7 @@ def score_samples(
 
 def _sources(models: Any) -> dict[str, Source]:
     if not isinstance(models, Mapping):
-        what = "is missing beside one source" if isinstance(models, Source) else "is missing"
+        what = "is missing, and `y_true` is one source" if isinstance(models, Source) else "is missing"
         raise TypeError(
             f"`y_preds` {what}; pass labels and a mapping of names to predictions, or one of names to sources"
         )
@@ -261,8 +261,8 @@ def _sources(models: Any) -> dict[str, Source]:
             raise TypeError(f"`y_true` has the key {name!r}, expected names that are strings")
         if not isinstance(model, Source):
             raise TypeError(
-                f"`y_true[{name!r}]` is a {type(model).__name__}, expected a kcalib.streaming.Source; predictions go "
-                "into `y_preds`, beside the labels"
+                f"`y_true[{name!r}]` is a {type(model).__name__}, expected a kcalib.streaming.Source; pass predictions "
+                "as `y_preds`, and labels as `y_true`"
             )
     return dict(models)
 

@@ -160,9 +160,8 @@ class Consistency(CalibrationMethod):
         statistic = self._statistic(estimator, data, options, seed)
         if self.resample_predictions:
             warn(
-                "consistency resampling rejects calibrated models too often where predictions are drawn again, the "
-                "more the fewer samples a bin holds; kcalib.methods.Consistency(resample_predictions=False) is an "
-                "exact test of the same estimate",
+                "consistency resampling with resampled predictions rejects calibrated models too often, above all with "
+                "few samples in a bin; kcalib.methods.Consistency(resample_predictions=False) is exact",
                 AntiConservativeWarning,
             )
         n_resamples, resample = int(self.n_resamples), bool(self.resample_predictions)

@@ -177,7 +177,7 @@ def forecast_bound(kernel_bound: float, packed: Packed, norms: Any) -> float:
         )
     if target.supremum is None:
         raise ValueError(
-            f"the target kernel {target.kernel} is not bounded, so that method='distribution_free' has no bound; use "
+            f"the target kernel {target.kernel} is not bounded, and method='distribution_free' has no bound; use "
             "kcalib.kernels.Gaussian() or another bounded one"
         )
     return 2 * kernel_bound * target.supremum

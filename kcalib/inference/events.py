@@ -24,7 +24,7 @@ PAIRS = 0.7
 LOCATIONS, LOCATIONS_OF_RESIDUALS = 500, 20_000
 
 
-BY_DRAWS = "method='exact' holds for any, and so does method='features'"
+BY_DRAWS = "method='exact' and method='features' are valid for any"
 
 
 def warn_if_few(task: Task, test: str, needed: int) -> bool:
@@ -37,8 +37,8 @@ def warn_of(events: float, test: str, needed: int, remedy: str) -> bool:
     few = events < needed
     if few:
         warn(
-            f"{test} may reject calibrated models too often here: the predictions leave about {events:.2g} events "
-            f"open, and its law wants {needed}; {remedy}",
+            f"{test} may reject calibrated models too often here: the predictions leave about {events:.2g} uncertain "
+            f"events, and it needs {needed}; {remedy}",
             AntiConservativeWarning,
         )
     return few
@@ -49,7 +49,7 @@ def warn_if_pairs_are_few(pairs: float, test: str) -> None:
     if pairs < PAIRS:
         warn(
             f"{test} may reject calibrated models too often here: given the predictions its blocks have about "
-            f"{pairs:.2g} pairs of samples that agree, and its law wants {PAIRS:g}; take larger blocks by "
+            f"{pairs:.2g} pairs of samples that agree, and it needs {PAIRS:g}; take larger blocks by "
             f"method='block'; {BY_DRAWS}",
             AntiConservativeWarning,
         )

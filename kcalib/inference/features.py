@@ -42,8 +42,9 @@ class Features(CalibrationMethod):
 
     Parameters
     ----------
-    Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 60 times
-    the eighth root of n, which is 256 for 100,000 samples.
+    n_columns : int, optional
+        Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 60
+        times the eighth root of n, which is 256 for 100,000 samples.
     n_resamples : int
         Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R). If no draw is
         as large, it comes from the limit distribution ("spectrum", with the kernel of the features), provided that

@@ -49,8 +49,8 @@ class LogisticEach(OneVsRest):
             names = [k for k, is_separated in zip(columns, separated, strict=True) if is_separated]
             if names:
                 warn(
-                    f"the predictions of class {names[0]} separate it from the others (so for {len(names)} classes): "
-                    f"the likelihood of {type(self).__name__} has no maximum, and the last step was taken; pass "
+                    f"the predictions separate class {names[0]} from the others ({len(names)} such classes), and the "
+                    f"likelihood of {type(self).__name__} has no maximum: the fit is its last step; pass "
                     "smoothing=True, or more samples",
                     SeparationWarning,
                 )

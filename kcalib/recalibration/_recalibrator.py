@@ -75,8 +75,8 @@ class Recalibrator(Parametrised, ABC):
             Non-negative weights.
         classes : array_like, shape (m,), optional
             The label of each column of `y_pred`, as in `kcalib.skce`.
-        Whether `y_pred` holds logits. They are used directly, without rounding by a softmax.
-            `y_pred` holds logits. They are taken as they are, without the rounding of a softmax.
+        from_logits : bool
+            Whether `y_pred` holds logits. They are used directly, without rounding by a softmax.
 
         Returns
         -------
@@ -328,7 +328,7 @@ class ClassRecalibrator(Recalibrator):
         self.floor_ = floor
         warn(
             f"`y_pred` has probabilities of 0 ({int(zero.any(axis=1).sum())} of {samples.n} samples have one), whose "
-            f"logarithms are infinite: smaller probabilities were raised to floor={floor:g}, on which the fit depends; "
+            f"logarithms are infinite: smaller probabilities were raised to floor={floor:g}, which affects the fit; "
             "pass another floor=, or logits",
             ProbabilityFloorWarning,
         )
@@ -341,9 +341,8 @@ class ClassRecalibrator(Recalibrator):
     def _check_no_distribution(self, y_pred: Any) -> None:
         if isinstance(y_pred, Distribution):
             raise TypeError(
-                f"`y_pred` is {type(y_pred).__name__}, expected class probabilities: {type(self).__name__} is for "
-                "these; for predicted distributions there are TemperatureScaling, ScaleCalibration and "
-                "QuantileRecalibration"
+                f"`y_pred` is {type(y_pred).__name__}, expected class probabilities; for distributions use "
+                "TemperatureScaling, ScaleCalibration or QuantileRecalibration"
             )
 
     @abstractmethod
@@ -500,8 +499,8 @@ class ForecastRecalibrator(Recalibrator):
             y_pred = as_distribution(y_pred)
         if not isinstance(y_pred, Distribution) or isinstance(y_pred, Categorical):
             raise TypeError(
-                f"`y_pred` is {type(y_pred).__name__}, expected a distribution of kcalib.distributions: "
-                f"{type(self).__name__} is for these; for class probabilities there are others"
+                f"`y_pred` is {type(y_pred).__name__}, expected a distribution of kcalib.distributions; for class "
+                "probabilities use another recalibrator, such as TemperatureScaling"
             )
         self._check_kind(y_pred)
         return y_pred

@@ -86,14 +86,14 @@ class Labels(Scalable):
         i = int(xp.argmax(xp.astype(impossible, xp.int8)))
         label = self.data.class_names[int(labels[i])]
         samples = f"{count} of {self.data.n} samples"
-        problem = f"`y_true[{i}]` is class {label}, whose predicted probability is 0 (so for {samples})"
+        problem = f"`y_true[{i}]` is class {label}, whose predicted probability is 0 ({samples})"
         if floor is None:
             raise ValueError(
-                f"{problem}: the likelihood is 0 at every temperature; pass floor=1e-7, to which smaller probabilities "
-                "are then raised, or logits"
+                f"{problem}: the likelihood is 0 at every temperature; pass floor=1e-7, which raises smaller "
+                "probabilities, or logits"
             )
         warn(
-            f"{problem}: smaller probabilities were raised to floor={floor:g}, on which the temperature depends; pass "
+            f"{problem}: smaller probabilities were raised to floor={floor:g}, which affects the temperature; pass "
             "another floor=, or logits",
             ProbabilityFloorWarning,
         )

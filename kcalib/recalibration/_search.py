@@ -65,8 +65,8 @@ def _in_closed_form(likelihood: Likelihood, bounds: tuple[float, float] | None) 
         return nearest, 0, nearest == temperature
     if temperature == 0:
         raise ValueError(
-            "`y_true` holds the centres of the predicted distributions, so that the likelihood grows without a limit "
-            "as T -> 0; check the targets, or pass bounds="
+            "`y_true` equals the centres of all predicted distributions, and the likelihood is unbounded as T -> 0; "
+            "check the targets, or pass bounds="
         )
     return temperature, 0, True
 
@@ -120,16 +120,17 @@ def _crossing(likelihood: Likelihood, beta: float, limit: float, step: float) ->
 
 def warn_of_bound(bound: float, before: float, after: float) -> None:
     warn(
-        f"the criterion gets better up to the bound T = {bound:g}, which was taken ({before:.6g} at T = 1, {after:.6g} "
-        "there); pass wider bounds=, or more samples (T -> 0: all labels are the most probable ones; a high T: "
-        "predictions are worth no more than uniform)",
+        f"the criterion improves up to the bound T = {bound:g}, the fitted temperature ({before:.6g} at T = 1, "
+        f"{after:.6g} at the bound); pass wider bounds=, or more samples (T -> 0: all labels are the most probable "
+        "classes; a high T: predictions are no better than uniform ones)",
         TemperatureBoundWarning,
     )
 
 
 def warn_of_nothing(temperature: float) -> None:
     warn(
-        f"the criterion is the same at all temperatures, and {temperature:g} was taken: every prediction is uniform "
-        "over the classes that it holds possible; fit to others, such as logits, or probabilities before rounding",
+        f"the criterion is the same at all temperatures, and the fitted temperature is {temperature:g}: every "
+        "prediction is uniform over its classes of positive probability; fit to logits, or to probabilities "
+        "before rounding",
         TemperatureBoundWarning,
     )

@@ -94,7 +94,7 @@ class Choice(Summarized):
         low, high = gain.confidence_interval
         interval = f"{100 * self.comparison.confidence_level:g} % interval [{low:.3g}, {high:.3g}]"
         below = self.comparison._summary()
-        notes = (f"{self.score} of the choice less that as given: {gain.difference:.3g}, {interval}", *below.notes)
+        notes = (f"{self.score} of the choice minus that as given: {gain.difference:.3g}, {interval}", *below.notes)
         if self.stopped:
             notes += (f"stopped early, as too far behind to be chosen: {', '.join(self.stopped)}",)
         return replace(below, title=f"recalibration: {self.name}; {below.title}", notes=notes)
@@ -396,8 +396,8 @@ def default_candidates(data: Any, score: str) -> dict[str, Recalibrator]:
         candidates["quantile"] = QuantileRecalibration()
     if not candidates:
         raise ValueError(
-            f"kcalib has no recalibrator of {family.__name__} predictions by the score {score!r}; pass candidates= of "
-            "your own, or other predictions"
+            f"kcalib has no recalibrator of {family.__name__} predictions for the score {score!r}; pass candidates= "
+            "of your own"
         )
     return candidates
 

@@ -64,17 +64,16 @@ class SoftmaxScaling(ClassRecalibrator):
         """Warn if the optimum was not reached, or if the classes are separated."""
         if not minimum.converged:
             warn(
-                f"{type(self).__name__} stopped before its optimum, after {minimum.n_iterations} steps; with a "
-                "larger regularization, or fewer classes, it is nearer",
+                f"{type(self).__name__} has not converged after {minimum.n_iterations} steps; pass a larger "
+                "regularization, or fewer classes",
                 ConvergenceWarning,
             )
         label_logits = logits[samples.labels, np.arange(samples.n)].copy()
         logits[samples.labels, np.arange(samples.n)] = -np.inf
         if np.all(label_logits > logits.max(axis=0)):
             warn(
-                f"{type(self).__name__} finds the label of every sample of the fit ({samples.n}), so that the "
-                "likelihood grows up to certainty: what was fitted is held by the regularization alone; pass more "
-                "samples",
+                f"{type(self).__name__} predicts the labels of all {samples.n} samples of the fit, and the "
+                "likelihood has no maximum: only the regularization determines the fit; pass more samples",
                 SeparationWarning,
             )
 

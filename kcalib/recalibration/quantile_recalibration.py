@@ -91,7 +91,7 @@ class QuantileRecalibration(ForecastRecalibrator):
             raise TypeError(
                 f"`y_pred` is {type(prediction).__name__}"
                 f"{' of vectors' if prediction.event_shape else ''}, expected continuous distributions of numbers, or "
-                "samples, with methods cdf and quantile at all levels: levels are what QuantileRecalibration repairs"
+                "samples, with methods cdf and quantile at all levels"
             )
 
     def _fit(self, data: Forecasts, weight: np.ndarray) -> None:

@@ -96,7 +96,7 @@ class ScaleCalibration(ForecastRecalibrator):
         if not np.all(np.isfinite(residuals)):
             i = int(np.argmin(np.isfinite(residuals).all(axis=1)))
             raise ValueError(
-                f"`y_pred` has the standard deviation 0 at sample {i}, where residuals have no unit; drop such samples"
+                f"`y_pred` has the standard deviation 0 at sample {i}, expected a positive number; drop such samples"
             )
         shift = weight @ residuals / n if self.bias else np.zeros(d)
         centred = residuals - shift

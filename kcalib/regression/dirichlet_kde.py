@@ -162,9 +162,8 @@ class Bandwidth:
             best = max(BANDWIDTHS, key=lambda b: log_likelihoods[b])
             if best in (BANDWIDTHS[0], BANDWIDTHS[-1]):
                 warn(
-                    f"the likelihood of the predictions is highest at the end of the bandwidths tried, {best:g}, which "
-                    "says nothing of calibration: a single prediction of 0 or 1 does that; pass bandwidth='loo_risk', "
-                    "or a number",
+                    f"the likelihood of the predictions is highest at {best:g}, the end of the bandwidths tried, as "
+                    "with a single prediction of 0 or 1; pass bandwidth='loo_risk', or a number",
                     UserWarning,
                 )
             return cls(best, f"best leave-one-out log-likelihood of {len(BANDWIDTHS)}", log_likelihoods)
@@ -185,8 +184,8 @@ def _check_bandwidth(bandwidth: Any, dtype: str) -> float:
         raise ValueError(f"`bandwidth` is {bandwidth}, expected a positive, finite number")
     if value < lowest:
         raise ValueError(
-            f"`bandwidth` is {bandwidth}, expected at least {lowest:.2g} in {dtype}: below, rounding decides the "
-            "weights; take a larger one"
+            f"`bandwidth` is {bandwidth}, expected at least {lowest:.2g} in {dtype}: the weights of smaller ones are "
+            "rounding errors"
         )
     return value
 

@@ -74,8 +74,8 @@ class KernelRidge(CalibrationFunction):
 
         Returns
         -------
-        18 values, or 9 with a lens with one probability.
-            18 values, or with a lens of one probability 9.
+        list of float
+            18 values, or 9 with a lens with one probability.
 
         Raises
         ------

@@ -90,9 +90,10 @@ class TemperatureCalibration(CalibrationFunction):
         search = self._search
         if search.is_at_bound:
             warn(
-                f"the risk gets lower up to the bound T = {search.temperature:g}, which was taken ({search.before:.6g} "
-                f"at T = 1, {search.after:.6g} there): a temperature is no model of these errors, or samples are few; "
-                "pass temperature=, or another estimation function, such as kcalib.regression.BinnedCalibration",
+                f"the risk decreases up to the bound T = {search.temperature:g}, the fitted temperature "
+                f"({search.before:.6g} at T = 1, {search.after:.6g} at the bound): a temperature does not fit these "
+                "errors, or samples are few; pass temperature=, or another function, such as "
+                "kcalib.regression.BinnedCalibration",
                 TemperatureBoundWarning,
             )
 

@@ -94,7 +94,7 @@ class AutomaticSolver(Seeded, Solver):
         dense, iterative = Cholesky(tol=self.tol), ConjugateGradient(tol=self.tol, seed=self.seed)
         limit = system.allowed_memory
         if limit is not None and memory_of_cholesky(n, columns, on_gpu=system.on_gpu) > limit:
-            reason = "a dense factorisation takes more memory than there is, or than is allowed"
+            reason = "a dense factorisation takes more memory than available or allowed"
             return iterative.solve(system, reason)
         if n <= CHOLESKY_UP_TO:
             return dense.solve(system, f"up to {CHOLESKY_UP_TO} samples a dense factorisation takes no longer")
@@ -274,7 +274,7 @@ def _warn_not_converged(solution: Solution, tol: float | None, solver: Solver) -
     missed = f"{reached}, not {tol:g}," if tol is not None else f"`accept` was not met ({reached})"
     limit = solver.max_iterations if isinstance(solver, ConjugateGradient) else ConjugateGradient.max_iterations
     if solution.method == ConjugateGradient.name and solution.iterations >= limit:
-        cause = f"after {limit} iterations; take methods.ConjugateGradient of a larger max_iterations, or rank"
+        cause = f"after {limit} iterations; pass methods.ConjugateGradient with a larger max_iterations or rank"
     else:
-        cause = "and rounding allows no less; take a larger shift, or a larger tol"
+        cause = "because of rounding; take a larger shift, or a larger tol"
     warn(f"{missed} {cause}. The best solution is returned.", ConvergenceWarning)

@@ -124,7 +124,9 @@ def test_level_of_calibrated_models():
 
 
 def test_few_events_are_warned_of():
-    with pytest.warns(kcalib.AntiConservativeWarning, match="about 2 events open, .* wants 20; n_resamples=999 holds"):
+    with pytest.warns(
+        kcalib.AntiConservativeWarning, match="about 2 uncertain events, .* needs 20; n_resamples=999 is valid"
+    ):
         error([0, 1] * 4, [0.5] * 8)
     error([0, 1] * 40, [0.5] * 80)
 

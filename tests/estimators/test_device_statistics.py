@@ -298,9 +298,7 @@ def test_temperature_of_lowest_skce(cupy):
 
 def test_impossible_labels_are_named(cupy):
     p = cupy.asarray([[0.5, 0.5], [1.0, 0.0]])
-    with pytest.raises(
-        ValueError, match=r"^`y_true\[1\]` is class 1, whose predicted probability is 0 \(so for 1 of 2"
-    ):
+    with pytest.raises(ValueError, match=r"^`y_true\[1\]` is class 1, whose predicted probability is 0 \(1 of 2"):
         TemperatureScaling(floor=None).fit(cupy.asarray([0, 1]), p)
 
 

@@ -63,7 +63,7 @@ def many(n: int = 3000) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("law", HARD)
 def test_few_events_are_warned_of(law, method):
     y, p = few(law)
-    message = "events open, and its law wants .*method='exact' holds"
+    message = "uncertain events, and it needs .*method='exact' and"
     with warnings.catch_warnings(record=True) as found, contextlib.suppress(ValueError):
         # "F" and "chi2" refuse locations that no sample varies at.
         warnings.simplefilter("always")

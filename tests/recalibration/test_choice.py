@@ -84,7 +84,7 @@ def test_nested_cross_validation_is_the_literal_one():
     assert choice.recalibrator.temperature_ == pytest.approx(expected, rel=1e-12)
     first, *_, gain, _, _ = str(choice).splitlines()
     assert first.startswith("recalibration: temperature; brier_score: ")
-    assert gain.startswith("brier_score of the choice less that as given: ") and "95 % interval [" in gain
+    assert gain.startswith("brier_score of the choice minus that as given: ") and "95 % interval [" in gain
 
 
 def test_logits_and_names():
@@ -146,7 +146,7 @@ def test_distributions(score):
 
 
 def test_no_recalibrator_is_for_counts():
-    with pytest.raises(ValueError, match="no recalibrator of Poisson predictions by the score 'crps'; pass cand"):
+    with pytest.raises(ValueError, match="no recalibrator of Poisson predictions for the score 'crps'; pass cand"):
         choose(np.arange(9), Poisson(np.full(9, 4.0)))
 
 

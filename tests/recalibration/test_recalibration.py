@@ -459,7 +459,7 @@ def test_bounds_of_a_closed_form():
     with pytest.warns(TemperatureBoundWarning, match="up to the bound T = 10"):
         assert TemperatureScaling(bounds=(0.1, 10)).fit([4.0, 5.0], prediction).temperature_ == 10
     assert TemperatureScaling().fit([1e4, 1e4], prediction).temperature_ == pytest.approx(1e8, rel=1e-14)
-    with pytest.raises(ValueError, match="`y_true` holds the centres of the predicted distributions"):
+    with pytest.raises(ValueError, match="`y_true` equals the centres of all predicted distributions"):
         TemperatureScaling().fit([0.0, 0.0], prediction)
     with pytest.warns(TemperatureBoundWarning):
         assert TemperatureScaling(bounds=(0.1, 10)).fit([0.0, 0.0], prediction).temperature_ == 0.1
@@ -469,7 +469,9 @@ def test_predictions_that_say_nothing():
     uniform = np.array([[0.25] * 4, [0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     for criterion in ("likelihood", "skce"):
         kernel = None if criterion == "likelihood" else Exponential(bandwidth=1.0)
-        with pytest.warns(TemperatureBoundWarning, match="the same at all temperatures, and 1 was taken"):
+        with pytest.warns(
+            TemperatureBoundWarning, match="the same at all temperatures, and the fitted temperature is 1"
+        ):
             scaling = TemperatureScaling(criterion=criterion, kernel=kernel).fit([0, 1, 2], uniform)
         assert scaling.temperature_ == 1
         assert np.array_equal(scaling.transform(uniform), uniform)
@@ -478,7 +480,7 @@ def test_predictions_that_say_nothing():
 def test_label_of_probability_zero():
     y, p, _ = labels_at(2.0, n=50)
     p[7] = np.eye(4)[(y[7] + 1) % 4]
-    found = r"`y_true\[7\]` is class \w+, whose predicted probability is 0 \(so for 1 of 50"
+    found = r"`y_true\[7\]` is class \w+, whose predicted probability is 0 \(1 of 50"
     with pytest.raises(ValueError, match=found + r".*pass floor=1e-7"):
         TemperatureScaling(floor=None).fit(y, p)
     zeros = TemperatureScaling(criterion="skce", floor=None).fit(y, p)

@@ -85,7 +85,7 @@ def test_one_hot_predictions_say_nothing():
 def test_bounds_warn(y, first, bound):
     """The more probable class always, or hardly ever: a risk that falls as T goes to 0, or as it goes to infinity."""
     p = np.tile([first, 1 - first], (4, 1))
-    with pytest.warns(TemperatureBoundWarning, match=f"up to the bound T = {bound:g}, which was taken"):
+    with pytest.warns(TemperatureBoundWarning, match=f"up to the bound T = {bound:g}, the fitted temperature"):
         function = TemperatureCalibration().fit(y, p)
     assert function.temperature_ == bound
 

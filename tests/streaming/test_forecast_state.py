@@ -292,7 +292,7 @@ def test_counts_that_are_rare_have_a_law_that_knows_events_not_seen():
     rate = 10 ** np.random.default_rng(0).uniform(-6, -4, size=400)
     none = np.zeros(400)
     state = ForecastState(kernel=Exponential(), n_columns=16).update(none, Poisson(rate))
-    with pytest.warns(kcalib.AntiConservativeWarning, match="leave about 0.0.* events open.*n_resamples=199"):
+    with pytest.warns(kcalib.AntiConservativeWarning, match="leave about 0.0.* uncertain events.*n_resamples=199"):
         test = state.calibration_test()
     assert test.pvalue > 0.1
     method = kcalib.methods.Features(n_columns=16, n_resamples=1)

@@ -389,7 +389,7 @@ def test_rows_that_the_sample_lacks_count_as_one():
     y = np.zeros(3000, int)
     y[hidden] = rng.integers(2, size=2)
     state = state_of(y, p, n_resamples=0)
-    with pytest.warns(kcalib.AntiConservativeWarning, match=r"about 1 events open.*n_resamples=199"):
+    with pytest.warns(kcalib.AntiConservativeWarning, match=r"about 1 uncertain events.*n_resamples=199"):
         test = state.calibration_test()
     assert test.pvalue > 0.05
     assert test.null_standard_error == pytest.approx(math.sqrt(2) * state._totals().null_own / (3000 * 2999), rel=1e-3)

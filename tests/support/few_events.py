@@ -2,4 +2,4 @@
 
 import pytest
 
-FEW_EVENTS = pytest.mark.filterwarnings("ignore:.* events open, and its law wants")
+FEW_EVENTS = pytest.mark.filterwarnings("ignore:.* uncertain events, and it needs")

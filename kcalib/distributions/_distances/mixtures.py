@@ -106,7 +106,7 @@ class _Mixtures:
             reject(
                 array,
                 ~arrays.namespace(array).isfinite(array),
-                lambda at, x: f"`{name}{at}` of components is {x}, expected it finite",
+                lambda at, x: f"`{name}{at}` of components is {x}, expected a finite number",
             )
             return array
 

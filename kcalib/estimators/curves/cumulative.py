@@ -176,7 +176,7 @@ def cumulative_error_of(
         if events < FEWEST_EVENTS:
             warn(
                 f"the law of Brownian motion may reject calibrated models too often here: the predictions leave about "
-                f"{events:.2g} events open, and its law wants {FEWEST_EVENTS}; n_resamples=999 holds for any",
+                f"{events:.2g} uncertain events, and it needs {FEWEST_EVENTS}; n_resamples=999 is valid for any",
                 AntiConservativeWarning,
             )
         log_pvalue = _log_tail(standardized, statistic)

@@ -242,7 +242,7 @@ def test_methods_that_read_all_samples():
         (lambda s: kcalib.evaluate(Y), "`y_pred` is missing"),
         (lambda s: kcalib.calibration_test(Y), "`y_pred` is missing"),
         (lambda s: kcalib.compare(Y), "`y_preds` is missing; pass labels"),
-        (lambda s: kcalib.compare(s), "`y_preds` is missing beside one source; pass labels"),
+        (lambda s: kcalib.compare(s), "`y_preds` is missing, and `y_true` is one source; pass labels"),
         (lambda s: kcalib.compare({"a": s, "b": Q}), r"`y_true\['b'\]` is a ndarray, expected a kcalib.*Source"),
         (lambda s: kcalib.compare({1: s}), "`y_true` has the key 1, expected names that are strings"),
     ],

@@ -239,7 +239,7 @@ def share_weights(present: Array, weights: Array | None = None) -> Array:
     xp = arrays.namespace(present)
     shares = xp.astype(present, xp.float64) if weights is None else xp.where(present, weights, 0.0)
     sums = xp.sum(shares, axis=1)
-    reject(sums, sums <= 0, lambda at, x: f"`weights{at}` are 0 for all present members; drop such predictions")
+    reject(sums, sums <= 0, lambda at, x: f"`weights{at}` are 0 for all members present; drop such predictions")
     return read_only(shares / sums[:, None])
 
 

@@ -201,7 +201,7 @@ class CME(CalibrationMethod):
             statistic, pvalue = value, (1 + as_large) / (1 + count)
             log_pvalue = math.log(pvalue)
         else:
-            statistic, log_pvalue = _referred(value, whitening.rank, data.n, reference)
+            statistic, log_pvalue = _compute_pvalue(value, whitening.rank, data.n, reference)
             pvalue = math.exp(log_pvalue)
         is_random = covariance.is_drawn or reference == "draws"
         return CMEOutcome(
@@ -311,7 +311,7 @@ def _open_events(data: Data, locations: Data, packed: Packed, backend: Backend, 
     return n_open if n_open >= ENOUGH_EVENTS else None
 
 
-def _referred(value: float, rank: int, n: int, reference: str) -> tuple[float, float]:
+def _compute_pvalue(value: float, rank: int, n: int, reference: str) -> tuple[float, float]:
     """Return the statistic and the logarithm of its p-value."""
     if math.isinf(value) or rank == 0:
         return value, -value

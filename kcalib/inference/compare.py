@@ -167,7 +167,7 @@ def compare(
     if y_preds is None:
         check_left_to_source(classes, from_logits)
         check_not_for_sums(sample_weight=sample_weight, clusters=clusters, time_blocks=time_blocks)
-        return _of_sources(_sources(y_true), chosen, confidence_level, options, lens)
+        return _compare_sources(_check_sources(y_true), chosen, confidence_level, options, lens)
     if not isinstance(y_preds, Mapping):
         raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
     has_own_labels = isinstance(y_true, Mapping) and lens == Confidence()
@@ -250,7 +250,7 @@ def score_samples(
     return chosen.losses(data)
 
 
-def _sources(models: Any) -> dict[str, Source]:
+def _check_sources(models: Any) -> dict[str, Source]:
     if not isinstance(models, Mapping):
         what = "is missing, and `y_true` is one source" if isinstance(models, Source) else "is missing"
         raise TypeError(
@@ -267,7 +267,7 @@ def _sources(models: Any) -> dict[str, Source]:
     return dict(models)
 
 
-def _of_sources(
+def _compare_sources(
     sources: dict[str, Source], metric: Metric, confidence_level: float, options: SharedOptions, lens: Lens | None
 ) -> Comparison:
     """Compare samples that are read in chunks."""
@@ -322,7 +322,7 @@ def compared(
     start: float,
 ) -> Comparison:
     """Return the comparison of models measured on n samples; `data` is of the first model, `start` the start time."""
-    differences = _adjusted(names, measured.differences, confidence_level)
+    differences = _adjust_differences(names, measured.differences, confidence_level)
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
         "prediction", "kernel", "bandwidth", "bandwidth_source", "target_kernel", "target_factor",
@@ -336,7 +336,7 @@ def compared(
         intervals=measured.intervals,
         confidence_level=float(confidence_level),
         ranking=ranking,
-        models=tuple(_ranked(names, measured.values, ranking, differences)),
+        models=tuple(_rank_models(names, measured.values, ranking, differences)),
         differences=differences,
         n_samples=n,
         **{**undescribed, **data.describe(), **measured.described},
@@ -363,7 +363,7 @@ def _check_models(models: Mapping[str, Data]) -> None:
         raise ValueError(f"a comparison needs at least 4 samples, `y_true` has {first[1].n}")
 
 
-def _adjusted(
+def _adjust_differences(
     names: Sequence[str], differences: Sequence[Estimate], confidence_level: float
 ) -> tuple[ModelDifference, ...]:
     adjusted = holm([d.pvalue for d in differences])
@@ -392,7 +392,7 @@ def holm(pvalues: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _ranked(
+def _rank_models(
     names: Sequence[str], values: Sequence[Estimate], ranking: Sequence[str], differences: Iterable[ModelDifference]
 ) -> Iterator[ModelValue]:
     near = {frozenset((d.first, d.second)) for d in differences if not d.distinguishable}

@@ -59,7 +59,7 @@ def conditional(task: Task) -> tuple[ImplicitMatrix, str]:
     if law is None:
         backend = task.backend_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
         return of_residuals(backend, sweep_one(backend, Moments(second=True)), task.n), DRAWN
-    return _hidden(task, law), GIVEN
+    return _make_conditional_matrix(task, law), GIVEN
 
 
 class Scalars:
@@ -133,7 +133,7 @@ class Vectors:
         return xp.concat([narrow, self._share * xp.sum(narrow, axis=1, keepdims=True)], axis=1)
 
 
-def _hidden(task: Task, law: FiniteLaw) -> ImplicitMatrix:
+def _make_conditional_matrix(task: Task, law: FiniteLaw) -> ImplicitMatrix:
     backend, kernel_diagonal = task.kernel_backend, task.kernel_diagonal[:, None]
     threads = backend.threads or 1
     roots = (Scalars if law.rank == 1 else Vectors)(law)

@@ -29,8 +29,8 @@ from kcalib.inference.replicates import (
     Statistic,
     TopLabelECE,
     UserStatistic,
-    skce_by,
-    ucme_of,
+    compute_ucme,
+    make_skce_statistic,
 )
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
@@ -198,10 +198,10 @@ class Consistency(CalibrationMethod):
             where = DEFAULT_LOCATIONS if self.locations is None else self.locations
             locations = locations_for(data, where, None if isinstance(where, tuple) else seed, self.from_logits)
             packed = _packing.pack_locations(data, locations.data, *kernels, threads=options.threads)
-            return PairStatistic(data, options, packed, ucme_of, {"locations": locations.describe()})
+            return PairStatistic(data, options, packed, compute_ucme, {"locations": locations.describe()})
         size = check_estimator(data, estimator, self.block_size)
         packed = _packing.pack(data, *kernels, threads=options.threads)
-        return PairStatistic(data, options, packed, skce_by(data, estimator, size), {"block_size": size})
+        return PairStatistic(data, options, packed, make_skce_statistic(data, estimator, size), {"block_size": size})
 
 
 @singledispatch

@@ -123,11 +123,11 @@ class PairStatistic:
         return self._options.backend_for(packed.problem)
 
 
-def ucme_of(backend: Backend) -> float:
+def compute_ucme(backend: Backend) -> float:
     return mean_square(mean_differences(backend))
 
 
-def skce_by(data: Data, estimator: str, block_size: int | None) -> Callable[[Backend], float]:
+def make_skce_statistic(data: Data, estimator: str, block_size: int | None) -> Callable[[Backend], float]:
     def value(backend: Backend) -> float:
         return value_and_error(data, backend, estimator, block_size, with_error=False)[0]
 

@@ -93,7 +93,7 @@ class Bootstrap(AllPairs):
         counts = Weights("multinomial", n, count, seed)
         (forms,) = task.sweep(QuadraticForms(counts, dtype="float32"))
         forms = arrays.to_host(arrays.to_compute_device(forms))
-        linear = _count_products(_subtracted(task.moments), counts, task.options.threads)
+        linear = _count_products(_make_centring_vector(task.moments), counts, task.options.threads)
         mean = float(_row_means(task.moments).mean())
         return from_draws(task, forms - linear + n**2 * mean, f"{count} Arcones-Gine bootstrap resamples")
 
@@ -103,7 +103,7 @@ def _row_means(moments: MomentSums) -> Array:
     return (arrays.to_compute_device(moments.row_sums) + diagonal_entries) / len(diagonal_entries)
 
 
-def _subtracted(moments: MomentSums) -> Array:
+def _make_centring_vector(moments: MomentSums) -> Array:
     """Return v with c^T H~ c - c^T diag H~ = c^T H c - c^T v + n^2 mean, for counts c with sum n."""
     diagonal_entries, row_means = arrays.to_compute_device(moments.diagonal), _row_means(moments)
     mean = float(row_means.mean())
@@ -178,14 +178,14 @@ class Multiplier(AllPairs):
         count = int(self.n_resamples)
         description = f"{count} draws with {self.multipliers.capitalize()} multipliers"
         if self.reference == "residuals":
-            totals = _multiplied(task, task.packed, Weights(self.multipliers, task.n, count, seed))
+            totals = _multiply_residuals(task, task.packed, Weights(self.multipliers, task.n, count, seed))
             return from_draws(task, totals, f"{description} of the residuals, as published")
         finite = finite_law(task.data, task.packed)
         if finite is None:
             return from_draws(task, self._of_drawn_targets(task, seed), f"{description}, given the predictions")
         rank = finite.rank
         weights = Weights(self.multipliers, finite.probabilities.shape[0] * finite.probabilities.shape[1], count, seed)
-        features = _multiplied_roots(
+        features = _multiply_roots(
             finite, weights, draws_at_once(task.n, max(rank, finite.probabilities.shape[1])), task
         )
         return from_draws(task, by_forms(task, features, rank), f"{description}, given the predictions")
@@ -198,11 +198,11 @@ class Multiplier(AllPairs):
             packed_draw = task.packed.with_targets(task.data.draw(seed, r))
             own_seed = int(np.random.SeedSequence((seed, r)).generate_state(1, np.uint64)[0])
             size = count // sets + (r < count % sets)
-            parts.append(_multiplied(task, packed_draw, Weights(self.multipliers, task.n, size, own_seed)))
+            parts.append(_multiply_residuals(task, packed_draw, Weights(self.multipliers, task.n, size, own_seed)))
         return np.concatenate(parts)
 
 
-def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
+def _multiply_residuals(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
     """Return sum_{i != j} w_i w_j H_ij for each replicate of the weights."""
     backend = task.backend_of(packed.problem)
     forms = arrays.to_host(quadratic_forms(backend, weights))
@@ -212,7 +212,7 @@ def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
     return forms - _products(diagonal_entries, weights, task.options.threads, lambda w: w**2)
 
 
-def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: Task) -> Iterator[Array]:
+def _multiply_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: Task) -> Iterator[Array]:
     """Yield R^T L_i g_i of some draws at a time, as features of shape (n, draws * rank)."""
     p = arrays.to_compute_device(finite.probabilities)
     finite = replace(finite, probabilities=p)

@@ -172,7 +172,7 @@ def measure(
         tolerance,
         "leave it out, or use the default method and a bounded kernel",
     )
-    return Measured(_estimated(task, test, seed), test, bound, level, tolerance, clusters is None)
+    return Measured(_estimate(task, test, seed), test, bound, level, tolerance, clusters is None)
 
 
 def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remedy: str) -> ErrorBound | None:
@@ -188,10 +188,10 @@ def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remed
         return None
 
 
-def _estimated(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult:
+def _estimate(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult:
     """Return the estimate of the test, or one of similar cost."""
     if test.n_columns is not None:
-        return _of_test(task, test)
+        return _estimate_of_test(task, test)
     # Unless the test has summed all pairs, or this is fast, or the kernel has no features.
     if not (test.variance_slope is not None or task.sums_all_pairs) and task.has_features:
         problem = task.features(None, seed)
@@ -203,7 +203,7 @@ def _estimated(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult
     return estimate_of(task.data, task.packed, task.backend, "unbiased", None, moments=task.moments, null=null)
 
 
-def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
+def _estimate_of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
     """Return the estimate of a test by random features."""
     start = time.perf_counter()
     of_draws = features_draws_error(task.feature_problems[-1])

@@ -38,10 +38,8 @@ class HistogramBinning(OneVsRest):
         The recalibrated predictions; the middle of the bin if it has no samples.
     standard_errors_ : list of ndarray, shape (bins,)
         Binomial standard errors of the frequencies; infinite in bins without samples.
-    n_samples_ : int
-        Number of samples of the fit.
-    family_ : str
-        The kind of predictions that were fitted; `transform` takes the same kind.
+    n_samples_, family_
+        As in `Recalibrator`.
 
     See Also
     --------

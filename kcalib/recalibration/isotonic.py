@@ -31,10 +31,8 @@ class IsotonicCalibration(OneVsRest):
     ----------
     thresholds_, values_ : list of ndarray
         Predictions, ascending, and their recalibrated values, of each class; for two classes of the second only.
-    n_samples_ : int
-        Number of samples of the fit.
-    family_ : str
-        The kind of predictions that were fitted; `transform` takes the same kind.
+    n_samples_, family_
+        As in `Recalibrator`.
 
     See Also
     --------

@@ -37,12 +37,10 @@ class PlattScaling(LogisticEach):
         Steps of the fit, which is joint for all classes.
     converged_ : bool
         Whether all classes reached the optimum.
-    n_samples_ : int
-        Number of samples of the fit.
     floor_ : float or None
         The number that smaller probabilities are raised to, or None.
-    family_ : str
-        The kind of predictions that were fitted; `transform` takes the same kind.
+    n_samples_, family_
+        As in `Recalibrator`.
 
     Warns
     -----

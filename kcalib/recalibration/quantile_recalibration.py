@@ -40,10 +40,8 @@ class QuantileRecalibration(ForecastRecalibrator):
         PIT values of the fit, ascending, between 0 and 1: the knots of R.
     levels_ : ndarray
         The values of R at the knots.
-    n_samples_ : int
-        Number of samples of the fit.
-    family_ : str
-        The kind of predictions that were fitted; `transform` takes the same kind.
+    n_samples_, family_
+        As in `Recalibrator`.
 
     See Also
     --------

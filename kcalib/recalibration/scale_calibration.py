@@ -40,10 +40,8 @@ class ScaleCalibration(ForecastRecalibrator):
         Sandwich (Huber-White) standard error of s; infinite for fewer than three samples.
     shift_, shift_standard_error_ : ndarray, shape (d,)
         b and its standard error; for vectors one number for each entry.
-    n_samples_ : int
-        Number of samples of the fit.
-    family_ : str
-        The kind of predictions that were fitted; `transform` takes the same kind.
+    n_samples_, family_
+        As in `Recalibrator`.
 
     See Also
     --------

@@ -111,18 +111,14 @@ class TemperatureScaling(Recalibrator):
         fit. The latter is optimistic: evaluate on other samples.
     kernel_, target_kernel_ : str or None
         For "skce", the kernels with their bandwidths as numbers; None for "likelihood".
-    n_samples_ : int
-        Number of samples of the fit.
     n_iterations_ : int
         Newton steps, 0 for closed forms, or evaluations of the SKCE.
     converged_ : bool
         Whether `temperature_` is the optimum; False at a bound.
     floor_ : float or None
         The number that smaller probabilities are raised to, or None.
-    family_ : str
-        The kind of predictions that were fitted; `transform` takes the same kind.
-    classes_, columns_ : tuple
-        For class probabilities: the class of each column, and the column names, if any.
+    n_samples_, family_, classes_, columns_
+        As in `Recalibrator`.
 
     Warns
     -----

@@ -51,10 +51,8 @@ class VennAbers(OneVsRest):
     values_ : list of list of tuple
         For each class (for two classes the second only) and each fold: the distinct predictions, and :math:`p_0` and
         :math:`p_1` at them.
-    n_samples_ : int
-        Number of samples of the fit.
-    family_ : str
-        The kind of predictions that were fitted; `transform` takes the same kind.
+    n_samples_, family_
+        As in `Recalibrator`.
 
     See Also
     --------

@@ -224,7 +224,7 @@ def test_level_for_normal_values(n):
         whitening = cme.Whitening.of(covariance, "float64")
         value = float(whitening.forms(z.mean(axis=1)[:, None], n)[0])
         for reference, found in pvalues.items():
-            found.append(math.exp(cme._referred(value, whitening.rank, n, reference)[1]))
+            found.append(math.exp(cme._compute_pvalue(value, whitening.rank, n, reference)[1]))
     scale = (n - n_locations) / (n_locations * (n - 1))
     for alpha in (0.01, 0.05, 0.1):
         low, high = binomial_bounds(repetitions, alpha)

@@ -26,7 +26,12 @@ from kcalib.distributions import Distribution, NegativeBinomial, Normal, Poisson
 from kcalib.inference import ckce_expansion, metrics
 from kcalib.inference.compare import METRICS, holm
 from kcalib.inference.metrics import pair_laws, possible
-from kcalib.inference.metrics.certainty import by_share, by_signs, decided, unseen_pvalue
+from kcalib.inference.metrics.certainty import (
+    compute_sign_flip_limits,
+    compute_unseen_limits,
+    limit_certainty,
+    unseen_pvalue,
+)
 from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.report.summary import cut
@@ -396,14 +401,14 @@ def test_confidences_that_rounding_puts_above_one():
 
 
 def test_a_difference_of_zero_is_no_evidence():
-    found = decided(0.0, 0.0, (0.0, 0.0, 0.0), 100, 0.95, ConfidenceInterval(-1.0, 1.0), 0.0)
+    found = limit_certainty(0.0, 0.0, (0.0, 0.0, 0.0), 100, 0.95, ConfidenceInterval(-1.0, 1.0), 0.0)
     assert found.pvalue == 1.0
-    assert decided(0.1, 0.0, (0.1, 0.1, 0.0), 100, 0.95, ConfidenceInterval(-1.0, 1.0), 0.0).pvalue < 1e-9
+    assert limit_certainty(0.1, 0.0, (0.1, 0.1, 0.0), 100, 0.95, ConfidenceInterval(-1.0, 1.0), 0.0).pvalue < 1e-9
 
 
 def test_terms_that_are_all_alike_by_hand():
     """A mean of 1/2 is 0 if a third of the terms is -1: as rare as that is not to be seen in 10 samples."""
-    low, high, pvalue = by_share(0.5, 10, 0.95, ConfidenceInterval(-1.0, 2.0), order=1)
+    low, high, pvalue = compute_unseen_limits(0.5, 10, 0.95, ConfidenceInterval(-1.0, 2.0), order=1)
     assert pvalue == pytest.approx(unseen_pvalue(10, 1 / 3)) and low < 0.5 < high
 
 
@@ -678,12 +683,12 @@ def test_signs_by_hand():
         seen = np.sum(values - theta)
         return min(1.0, 2 * min(np.mean(sums >= seen - 1e-12), np.mean(sums <= seen + 1e-12)))
 
-    low, high, found = by_signs(values, 0.9, 1e-15)
+    low, high, found = compute_sign_flip_limits(values, 0.9, 1e-15)
     assert found == pvalue(0.0) == 6 / 64
     for limit, inwards in ((low, 1e-6), (high, -1e-6)):
         assert pvalue(limit + inwards) > 0.1 >= pvalue(limit - inwards)
     # At 0.99 a tail has less than one of 64 signs.
-    assert by_signs(values, 0.99, 1e-15)[:2] == (-np.inf, np.inf)
+    assert compute_sign_flip_limits(values, 0.99, 1e-15)[:2] == (-np.inf, np.inf)
 
 
 def test_pvalues_never_vanish():

@@ -102,7 +102,7 @@ def test_pairs_that_seldom_agree_are_warned_of():
 def test_the_warning_is_of_the_predictions_alone():
     _, p = few(HARD[0])
     for label in (0, 3):
-        with pytest.warns(kcalib.AntiConservativeWarning, match=r"about 0\.00\d+ events"):
+        with pytest.warns(kcalib.AntiConservativeWarning, match=r"about 0\.00\d+ uncertain events"):
             kcalib.calibration_test(np.full(len(p), label), p, method="gamma")
 
 

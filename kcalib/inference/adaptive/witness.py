@@ -67,7 +67,7 @@ def _(data: Classification, level: float) -> float:
         for first in range(begin, end, step):
             rows = order[first : min(first + step, end)]
             q = rows_of(rows)
-            difference = _mapped(q, scale, shift) - q
+            difference = _apply_map(q, scale, shift) - q
             distance = np.sum(np.abs(difference), axis=1) / 2
             witness = distance[:, None] * (difference > 0)
             means = np.sum(q * witness, axis=1)
@@ -113,7 +113,7 @@ def fit_map(p: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
     return float(best[1][0]), best[1][1:] if len(best[1]) > 1 else np.zeros(m)
 
 
-def _mapped(p: np.ndarray, scale: float, shift: np.ndarray) -> np.ndarray:
+def _apply_map(p: np.ndarray, scale: float, shift: np.ndarray) -> np.ndarray:
     scores = scale * np.log(np.maximum(p, FLOOR)) + shift
     q = np.exp(scores - np.max(scores, axis=1, keepdims=True))
     return np.asarray(q / np.sum(q, axis=1, keepdims=True))

@@ -14,7 +14,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib.inference.metrics.certainty import decided, unseen_share
+from kcalib.inference.metrics.certainty import limit_certainty, unseen_share
 from kcalib.inference.metrics.measured import Estimate
 from kcalib.results import ConfidenceInterval
 
@@ -126,7 +126,7 @@ def bounded(
     exceeding = min(int(np.sum(high >= value)), int(np.sum(low <= value)))
     pvalue = min(1.0, 2 * (1 + exceeding) / (1 + replicates))
     limits_and_pvalue = value - float(high[-beyond]), value - float(low[beyond - 1]), pvalue
-    return decided(value, error, limits_and_pvalue, n, confidence_level, limits, RESOLUTION)
+    return limit_certainty(value, error, limits_and_pvalue, n, confidence_level, limits, RESOLUTION)
 
 
 def estimate_of(

@@ -5,11 +5,11 @@ Three rules, for `scores`, `skce` and `ckce`:
 *Signs.* If n differences are symmetric about their mean, all :math:`2^n` signs of their deviations are equally likely.
 No two-sided p-value is below :math:`2^{1-n}` (`least_pvalue`), and up to `FEW` samples an exact sign-flip test replaces
 Student's t: the means of the nonempty subsets of the values divide the line into :math:`2^n` intervals that contain the
-mean with probability :math:`2^{-n}` each [1]_ (`by_signs`).
+mean with probability :math:`2^{-n}` each [1]_ (`compute_sign_flip_limits`).
 
 *Unseen values.* If more than a share :math:`\pi = 1 - \alpha^{1/n}` of the population were of a kind that the n samples
 do not contain, at least one sample would contain it with probability :math:`1 - \alpha` (`unseen_share`). Without
-spread, the limits are those of a distribution with this share at the end of the range (`by_share`).
+spread, the limits are those of a distribution with this share at the end of the range (`compute_unseen_limits`).
 
 *Range.* If n is so small that no p-value can be significant, the interval is the whole range of the metric.
 
@@ -48,12 +48,12 @@ def unseen_pvalue(n: int, share: float) -> float:
     return min(1.0, 2 * math.exp(n * math.log1p(-share))) if share < 1 else 0.0
 
 
-def nothing_excluded(n: int, confidence_level: float) -> bool:
+def excludes_nothing(n: int, confidence_level: float) -> bool:
     """Return whether no p-value from n samples can be significant at this level."""
     return least_pvalue(n) > (1 - confidence_level) * (1 + 1e-12)
 
 
-def clipped(low: float, high: float, limits: ConfidenceInterval) -> ConfidenceInterval:
+def clip_interval(low: float, high: float, limits: ConfidenceInterval) -> ConfidenceInterval:
     low, high = (min(max(limit, limits.low), limits.high) for limit in (low, high))
     return ConfidenceInterval(low, high)
 
@@ -70,14 +70,18 @@ class FeatureError(NamedTuple):
         return math.sqrt(a + b), (a + b) ** 2 / (a**2 / df + b**2 / self.df) if a + b > 0 else df
 
 
-def by_student(value: float, error: float, df: float, confidence_level: float) -> tuple[float, float, float]:
+def compute_student_limits(
+    value: float, error: float, df: float, confidence_level: float
+) -> tuple[float, float, float]:
     """Return low, high, and the p-value by Student's t distribution."""
     width = -error * float(scipy.special.stdtrit(df, (1 - confidence_level) / 2))
     pvalue = min(1.0, 2 * float(scipy.special.stdtr(df, -abs(value) / error))) if error > 0 else 0.0
     return value - width, value + width, pvalue
 
 
-def by_signs(values: np.ndarray, confidence_level: float, resolution: float) -> tuple[float, float, float]:
+def compute_sign_flip_limits(
+    values: np.ndarray, confidence_level: float, resolution: float
+) -> tuple[float, float, float]:
     """Return low, high, and the p-value of the mean of at most `FEW` values by an exact sign-flip test.
 
     Sums of at most n `resolution` may be rounding, and count as 0.
@@ -94,7 +98,7 @@ def by_signs(values: np.ndarray, confidence_level: float, resolution: float) -> 
     return low, high, min(1.0, 2 * min(no_larger, no_smaller) / 2**n)
 
 
-def by_share(
+def compute_unseen_limits(
     value: float, n: int, confidence_level: float, limits: ConfidenceInterval, *, order: int
 ) -> tuple[float, float, float]:
     """Return low, high, and the p-value of a mean over all sets of `order` samples whose terms all equal `value`.
@@ -109,7 +113,7 @@ def by_share(
     return low, high, unseen_pvalue(n, -math.expm1(math.log1p(-needed) / order)) if needed < 1 else 0.0
 
 
-def of_pairs(
+def estimate_pair_difference(
     value: float,
     error: float,
     n: int,
@@ -126,14 +130,14 @@ def of_pairs(
     additional error of the computation.
     """
     error, df = (error, n - 1.0) if added is None else added.to(error, n - 1)
-    low, high, pvalue = by_student(value, error, df, confidence_level)
+    low, high, pvalue = compute_student_limits(value, error, df, confidence_level)
     if equal and abs(value) > resolution:
-        alike = by_share(value, n, confidence_level, limits, order=2)
+        alike = compute_unseen_limits(value, n, confidence_level, limits, order=2)
         low, high, pvalue = min(low, alike[0]), max(high, alike[1]), max(pvalue, alike[2])
-    return decided(value, error, (low, high, pvalue), n, confidence_level, limits, resolution)
+    return limit_certainty(value, error, (low, high, pvalue), n, confidence_level, limits, resolution)
 
 
-def of_value(
+def estimate_pair_value(
     value: float,
     error: float,
     variance: ScoreVariance,
@@ -160,11 +164,11 @@ def of_value(
     if few_errors is not None:
         high = max(high, few_errors.upper_limit((1 - confidence_level) / 2))
     if equal:
-        alike = by_share(value, n, confidence_level, ConfidenceInterval(-most, most), order=2)
+        alike = compute_unseen_limits(value, n, confidence_level, ConfidenceInterval(-most, most), order=2)
         low, high = min(low, max(0.0, alike[0])), max(high, alike[1])
-    if nothing_excluded(n, confidence_level):
+    if excludes_nothing(n, confidence_level):
         low, high = 0.0, most
-    return Estimate(value, error, clipped(low, high, ConfidenceInterval(min(low, value), max(most, value))))
+    return Estimate(value, error, clip_interval(low, high, ConfidenceInterval(min(low, value), max(most, value))))
 
 
 def make_equal(value: float, error: float) -> Estimate:
@@ -172,7 +176,7 @@ def make_equal(value: float, error: float) -> Estimate:
     return Estimate(value, error, ConfidenceInterval(min(value, 0.0), max(value, 0.0)), 1.0)
 
 
-def decided(
+def limit_certainty(
     value: float,
     error: float,
     limits_and_pvalue: tuple[float, float, float],
@@ -183,11 +187,11 @@ def decided(
 ) -> Estimate:
     """Return the estimate with the given low, high and p-value, limited to what n samples can show."""
     low, high, pvalue = limits_and_pvalue
-    if nothing_excluded(n, confidence_level):
+    if excludes_nothing(n, confidence_level):
         low, high = limits
     if abs(value) <= resolution:
         low, high, pvalue = min(low, 0.0), max(high, 0.0), 1.0
     else:
         pvalue = max(pvalue, least_pvalue(n))
     limits = ConfidenceInterval(min(limits.low, value), max(limits.high, value))  # estimates may be outside of both
-    return Estimate(value, error, clipped(low, high, limits), pvalue)
+    return Estimate(value, error, clip_interval(low, high, limits), pvalue)

@@ -127,7 +127,7 @@ def _value(expansion: CKCEExpansion, degenerate: float, confidence_level: float,
     slope = n * float(expansion.influences.var(ddof=1)) / expansion.plug_in if expansion.plug_in > 0 else 0.0
     variance = statistics.ScoreVariance(slope, degenerate)
     equal = error <= expansion.error_bound
-    return certainty.of_value(expansion.value, error, variance, n, confidence_level, most, equal=equal)
+    return certainty.estimate_pair_value(expansion.value, error, variance, n, confidence_level, most, equal=equal)
 
 
 def _difference(
@@ -136,7 +136,7 @@ def _difference(
     n = len(a.scores)
     error = math.sqrt(n * float((a.scores - b.scores).var(ddof=1)) + degenerate)
     limits, bound = ConfidenceInterval(-most, most), a.error_bound + b.error_bound
-    return certainty.of_pairs(
+    return certainty.estimate_pair_difference(
         a.value - b.value, error, n, confidence_level, limits, resolution=bound, equal=error <= bound
     )
 

@@ -67,10 +67,12 @@ def _of_units(
     value: float, error: float, df: float, n: int, confidence_level: float, resolution: float, largest: float
 ) -> Estimate:
     """Return a value of n clusters or blocks; equal differences of at most `largest` are as for samples."""
-    limits = certainty.by_student(value, error, df, confidence_level)
+    limits = certainty.compute_student_limits(value, error, df, confidence_level)
     if 0 < resolution < abs(value) and error <= resolution * math.sqrt(df + 1):
-        limits = certainty.by_share(value, n, confidence_level, ConfidenceInterval(-largest, largest), order=1)
-    return certainty.decided(value, error, limits, n, confidence_level, UNLIMITED, resolution)
+        limits = certainty.compute_unseen_limits(
+            value, n, confidence_level, ConfidenceInterval(-largest, largest), order=1
+        )
+    return certainty.limit_certainty(value, error, limits, n, confidence_level, UNLIMITED, resolution)
 
 
 def measure_clusters(

@@ -328,23 +328,23 @@ def mean_estimate(
     if possible is not None:
         error = max(error, math.sqrt(possible.variance / n))
     if few is not None:
-        limits_and_pvalue = certainty.by_signs(few, confidence_level, resolution)
+        limits_and_pvalue = certainty.compute_sign_flip_limits(few, confidence_level, resolution)
     else:
-        limits_and_pvalue = certainty.by_student(mean, error, n - 1, confidence_level)
+        limits_and_pvalue = certainty.compute_student_limits(mean, error, n - 1, confidence_level)
     other_limits = None
     if abs(mean) <= resolution and possible is not None and float(possible.most.max() + possible.least.max()) == 0:
         return certainty.make_equal(mean, error)
     if possible is not None and (possible.events < EVENTS or not spread):
         other_limits = _unseen(mean, n, confidence_level, possible)
     elif possible is None and not spread and abs(mean) > resolution:
-        other_limits = certainty.by_share(mean, n, confidence_level, limits, order=1)
+        other_limits = certainty.compute_unseen_limits(mean, n, confidence_level, limits, order=1)
     if other_limits is not None:
         limits_and_pvalue = (
             min(limits_and_pvalue[0], other_limits[0]),
             max(limits_and_pvalue[1], other_limits[1]),
             max(limits_and_pvalue[2], other_limits[2]),
         )
-    return certainty.decided(mean, error, limits_and_pvalue, n, confidence_level, limits, resolution)
+    return certainty.limit_certainty(mean, error, limits_and_pvalue, n, confidence_level, limits, resolution)
 
 
 def _unseen(mean: float, n: int, confidence_level: float, possible: Possible) -> tuple[float, float, float]:

@@ -268,7 +268,7 @@ def value_estimate(
 ) -> Estimate:
     """Return the SKCE of a model, which is at most `most`."""
     n = spread.n
-    return certainty.of_value(
+    return certainty.estimate_pair_value(
         spread.total / (n * (n - 1)),
         spread.standard_error(null_squares),
         spread.score_variance(null_squares),
@@ -291,7 +291,7 @@ def difference_estimate(
 ) -> Estimate:
     """Return the difference of two models, from sums over H^A - H^B."""
     n = spread.n
-    return certainty.of_pairs(
+    return certainty.estimate_pair_difference(
         spread.total / (n * (n - 1)),
         spread.generous_standard_error(null_squares),
         n,

@@ -83,10 +83,10 @@ def compare(
         with as many degrees of freedom. The SKCE is then estimated with random features, over pairs of different
         clusters.
     time_blocks : int, optional
-        Samples are in the order of time. For means of scores, samples at least `time_blocks` steps apart are
-        independent, which holds with h for errors of forecasts h steps ahead; the test is the one of Diebold and
-        Mariano. For "skce", every `time_blocks` successive samples are a cluster; choose blocks several times longer
-        than the dependence reaches.
+        Samples are in the order of time. For means of scores, samples at least `time_blocks` steps apart are taken as
+        independent: pass h for errors of forecasts h steps ahead; the test is the one of Diebold and Mariano. For
+        "skce", every `time_blocks` successive samples are a cluster; choose blocks several times longer than the
+        dependence reaches.
     metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"} or metric
         What is compared; lower is better. "skce": the unbiased estimate of `kcalib.skce`; "ckce": `kcalib.ckce` with
         its bias removed; "ece": `kcalib.top_label_ece`; the others: the functions of these names, which measure

@@ -129,7 +129,7 @@ class Spectrum(ByEigenvalues):
         are added until the p-value changes by less than 1 %, usually two. "all": the eigenvalues of a stored matrix.
         Default: all up to 256 rows, else 20.
     max_memory : float, optional
-        Bytes that all eigenvalues may take; excludes a number of eigenvalues. Default: available memory.
+        Bytes that all eigenvalues may take; not with a number `n_eigenvalues`. Default: available memory.
     reference : {"conditional", "residuals"}
         Conditional on the predictions, or as published, with the observed residuals.
 
@@ -208,7 +208,7 @@ class Pearson(ByEigenvalues):
     n_eigenvalues : int or "all", optional
         Largest number of leading eigenvalues, 1..n, by default 20, or "all", the default up to 256; as in `Spectrum`.
     max_memory : float, optional
-        Bytes that all eigenvalues may take; excludes a number of eigenvalues. Default: available memory.
+        Bytes that all eigenvalues may take; not with a number `n_eigenvalues`. Default: available memory.
     reference : {"conditional", "residuals"}
         Conditional on the predictions, or as published, with the observed residuals; as in `Spectrum`.
 

@@ -163,19 +163,19 @@ def choose(
 
     Notes
     -----
-    Candidates fitted to the other folds predict each fold, so that all have a score of each sample that they have not
-    seen. The candidate with the lowest mean is chosen if it is better than the predictions as given by more than a
-    standard error of the difference; calibrated predictions therefore usually stay unchanged. The mean of the chosen
-    candidate is optimistic, the more so the more candidates there are. Therefore the choice itself is cross-validated:
-    without each fold it is repeated, among fits that leave out this fold and one more (each such fit serves two folds),
-    and predicts the fold. "chosen" in the comparison estimates the performance of the whole procedure; its difference
-    from "as given" is the gain by recalibration.
+    Each fold is predicted by candidates that were fitted to the other folds, so every candidate has a score for each
+    sample. The candidate with the lowest mean score is chosen if it is better than the predictions as given by more
+    than a standard error of the difference; calibrated predictions therefore usually stay unchanged. The mean of the
+    chosen candidate is optimistic, more so with more candidates. Therefore the choice itself is cross-validated: for
+    each fold it is repeated with fits that leave out this fold and one more (each such fit serves two folds). "chosen"
+    in the comparison estimates the performance of the whole procedure; its difference from "as given" is the gain by
+    recalibration.
 
-    Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times; fits without folds start from the fit to all samples. If
-    the mean of a candidate without a fold is above the lowest by more than three standard errors of the difference, on
-    the parts predicted so far, it is not fitted any more for that fold (`stopped`). Intervals are those of
-    `kcalib.compare` for the predictions of the folds; they ignore that fits of different folds share samples. With
-    weights, scores are weighted means, with t-intervals from the weighted deviations of the samples.
+    Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times, starting from the fit to all samples. A candidate is not
+    fitted any more for a fold (`stopped`) if its mean without this fold, over the parts predicted so far, is above the
+    lowest by more than three standard errors of the difference. Intervals are those of `kcalib.compare` for the
+    predictions of the folds; they ignore that fits of different folds share samples. With weights, scores are weighted
+    means, with t-intervals from the weighted deviations of the samples.
 
     Examples
     --------

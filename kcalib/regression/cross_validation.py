@@ -356,7 +356,7 @@ class SquaredCalibrationErrorCV(Parametrised):
 class Split(NamedTuple):
     folds: list[np.ndarray]  # rows of the samples for tuning
     test: np.ndarray  # rows of the others
-    seed: int | None  # of the permutation; None where the samples kept their order
+    seed: int | None  # of the permutation; None if the samples kept their order
 
     def without(self, k: int) -> np.ndarray:
         """Return the rows of all folds but the k-th."""
@@ -367,7 +367,7 @@ class Search(NamedTuple):
     candidate: Candidate
     risks: np.ndarray  # shape: (settings, folds)
     best: int  # the setting of the lowest mean risk
-    functions: list[CalibrationFunction]  # with that setting, one of each fold; empty if another candidate is better
+    functions: list[CalibrationFunction]  # with that setting, for each fold; empty if another candidate is better
     values: np.ndarray  # their estimates on the test samples, shape: (folds,)
 
     @property
@@ -394,7 +394,7 @@ def _search_all(
 
 
 def _search(candidate: Candidate, problem: Problem, split: Split, advance: Callable[[], None]) -> Search:
-    """Return the risks of all settings; only functions of the best so far and of the group at hand are kept."""
+    """Return the risks of all settings; keep only functions of the best setting so far and of the current group."""
     risks = np.full((len(candidate.settings), len(split.folds)), np.inf)
     best, functions = 0, []
     for group in candidate.groups():
@@ -414,7 +414,7 @@ def _search(candidate: Candidate, problem: Problem, split: Split, advance: Calla
 
 
 def _cv_results(searches: Sequence[Search], null_risks: np.ndarray) -> dict[str, Any]:
-    """Return a row for each setting, with the keys of scikit-learn's GridSearchCV as far as they fit."""
+    """Return a row for each setting, with the keys of scikit-learn's GridSearchCV where they apply."""
     settings = [setting for search in searches for setting in search.candidate.settings]
     risks = np.concatenate([search.risks for search in searches])
     names = [search.candidate.name for search in searches for _ in search.candidate.settings]
@@ -446,12 +446,12 @@ def default_grid(function: CalibrationFunction, n: int) -> Grid:
 class Candidate:
     """An estimation function and the settings of its parameters to choose from."""
 
-    name: str  # as the user calls it
+    name: str  # as given by the user
     function: CalibrationFunction  # not fitted
     settings: tuple[dict[str, Any], ...]
 
     def groups(self) -> list[list[int]]:
-        """Return numbers of settings that share work; each setting alone for functions that share none."""
+        """Return groups of settings that share work, by their indices."""
         path = self.function._path
         groups: dict[Any, list[int]] = {}
         for number, setting in enumerate(self.settings):
@@ -461,7 +461,7 @@ class Candidate:
 
 
 def make_candidates(estimators: Any, lens: Lens, n_columns: int, n_fit: int) -> list[Candidate]:
-    """Return what the user's `estimators` stand for; None for all that apply to points of so many columns."""
+    """Return candidates for the user's `estimators`; None: all that apply to points with `n_columns` columns."""
     if estimators is None:
         estimators = [name for name in NAMES if name != "bins" or n_columns <= 2]
     elif isinstance(estimators, (str, CalibrationFunction)) or _is_pair(estimators):

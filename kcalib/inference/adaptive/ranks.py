@@ -28,8 +28,8 @@ class Ranks(CalibrationMethod):
 
     For ``kcalib.distributions.Samples`` of numbers with equal weights; the number of members may differ between
     predictions. An ensemble of S draws from the distribution of the target is calibrated in this sense. The other
-    methods take the ensemble for a distribution, the claim that the target is one of the S values, which is then not
-    calibrated.
+    methods test the empirical distribution of the members, which claims that the target equals one of them, and reject
+    such an ensemble.
 
     Parameters
     ----------

@@ -271,4 +271,4 @@ else:  # hidden from type checkers: with __getattr__ they would accept any name
         raise AttributeError(f"module 'kcalib' has no attribute {name!r}{remedy}", name=name)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *OPENED_LATER})
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

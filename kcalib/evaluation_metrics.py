@@ -41,7 +41,8 @@ def check_metrics(metrics: Any) -> tuple[str, ...]:
             similar = find_similar(str(metric), [*METRICS, *GROUPS])
             raise OptionError(
                 "metrics",
-                f"names {metric!r}, expected some of {', '.join(map(repr, [*GROUPS, *METRICS]))}"
+                f"names {metric!r}, expected numbers about class probabilities: "
+                + ", ".join(map(repr, [*GROUPS, *METRICS]))
                 + ("" if similar is None else f"; did you mean {similar!r}?"),
             )
         names |= dict.fromkeys(GROUPS.get(metric, (metric,)))

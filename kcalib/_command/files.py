@@ -32,8 +32,8 @@ class FileColumns(Columns):
 
     def otherwise(self) -> str:
         return (
-            "; for regression expected mean and std, samples, or rate; name them by --mean and --std, --samples, or "
-            "--rate, and Laplace distributions by --loc and --scale"
+            "; for regression expected mean and std, samples, rate, or quantiles such as 0.1 and 0.9, or q10 and q90; "
+            "name them by --mean and --std, --samples, or --rate, and Laplace distributions by --loc and --scale"
         )
 
     def suggest_file(self, name: str) -> str:

@@ -87,6 +87,8 @@ def weights_of(sample_weight: Any, n: int, reference: Array) -> Array:
     """Check the weights of all samples."""
     weights = finite_weights(sample_weight, n, reference)
     highest = float(arrays.namespace(weights).max(weights))
+    if not highest:
+        raise ValueError("`sample_weight` is 0 for all samples, expected a positive weight; repair it, or leave it out")
     if not 1e-15 < highest < 1e15:  # products of two must neither vanish nor overflow in float32
         raise ValueError(
             f"the largest `sample_weight` is {show_number(highest)}, expected 1e-15 to 1e15; rescale the weights"

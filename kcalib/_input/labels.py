@@ -254,6 +254,11 @@ def prepare(
             if value is not None:
                 raise OptionError(name, "is given, but SparseProbabilities have numbers of classes; leave it out")
         return _prepare_sparse(y_true, y_pred, sample_weight, target, threads, lens or sparse_lens or CANONICAL, names)
+    if type(y_pred).__module__.startswith("kcalib.distributions."):
+        raise TypeError(
+            f"`{names.y_pred}` is {type(y_pred).__name__}, expected an array of class probabilities; for predicted "
+            "distributions use kcalib.evaluate, kcalib.calibration_test or scores such as kcalib.crps"
+        )
     lens = CANONICAL if lens is None else lens
     y_true, y_pred, sample_weight = map(arrays.compute_lazy, (y_true, y_pred, sample_weight))
     check_dimensions(y_true, y_pred, names[:2])

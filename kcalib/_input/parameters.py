@@ -78,7 +78,7 @@ def choose_forecasts(source: Columns, option_values: Mapping[str, str | None]) -
         one_of = f", expected one of {', '.join(expected)}" if expected else ""
         raise FileError(
             f"there is {present}, but no {source.noun} of {missing}; {source.inventory()}{one_of}; name it by "
-            f"{source.spelled(missing)}"
+            f"{source.spelled(missing)}{'; of variances take the square root first' if missing == 'std' else ''}"
         )
     if choice is None and options:
         raise FileError(

@@ -19,7 +19,7 @@ def real_array(value: Any, name: str) -> Array:
     """Return `value` as float64 numbers, finite and with absolute values up to `LARGEST`."""
     array = arrays.as_array(value, name)
     if kind_of(array) not in "biuf":
-        raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers")
+        raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers; convert them to floats")
     xp = arrays.namespace(array)
     array = cast(xp, array, "float64", or_else="float32")
     if array.ndim and array.shape[0] == 0:

@@ -346,7 +346,7 @@ def compared(
 
 def _check_models(models: Mapping[str, Data]) -> None:
     if len(models) < 2:
-        raise ValueError(f"`y_preds` has {len(models)} models, expected at least 2 to compare")
+        raise ValueError(f"`y_preds` has the models {list(models)}, expected at least 2 to compare")
     first, *others = models.items()
     for name, data in others:
         if data.noun != first[1].noun:

@@ -123,7 +123,7 @@ def test_missing_parameters(tmp_path, form):
     path = write(tmp_path / f"m.{form}", y=Y, mean=MEAN)
     assert error_of(path) == (
         f"there is {noun} 'mean', but no {noun} of std; the file has the {noun}s 'y', 'mean', expected one of std, "
-        "y_std, sigma; name it by --std"
+        "y_std, sigma; name it by --std; of variances take the square root first"
     )
     path = write(tmp_path / f"m.{form}", y=Y, sigma=STD)
     assert f"there is {noun} 'sigma', but no {noun} of mean" in error_of(path)
@@ -132,7 +132,7 @@ def test_missing_parameters(tmp_path, form):
     assert f"there is {noun} 'other', but no {noun} of std" in error_of(path, mean="other")
     message = error_of(path)
     assert f"no {noun} of predictions" in message
-    assert "for regression expected mean and std, samples, or rate; name them by --mean and --std" in message
+    assert "or quantiles such as 0.1 and 0.9, or q10 and q90; name them by --mean and --std" in message
     path = write(tmp_path / f"m.{form}", a=Y, mean=MEAN, std=STD)
     assert f"there is no {noun} of labels" in error_of(path) and "--labels" in error_of(path)
     assert f"there is no {noun} 'b' for --labels" in error_of(path, labels="b")
@@ -144,9 +144,9 @@ def test_values_that_are_no_numbers(tmp_path):
     path.write_text("y,mean_0,mean_2,std_0,std_1\n1,0.5,1,1,1\n")
     assert "mean_1 is missing" in error_of(path)
     path = write_npz(tmp_path / "m.npz", y=np.array(["a"] * 5), mean=MEAN, std=STD)
-    assert error_of(path) == "`y` has dtype <U1, expected real numbers"
+    assert error_of(path) == "`y` has dtype <U1, expected real numbers; convert them to floats"
     path = write_npz(tmp_path / "m.npz", y=Y, mean=MEAN, std=STD.astype(complex))
-    assert error_of(path) == "`std` has dtype complex128, expected real numbers"
+    assert error_of(path) == "`std` has dtype complex128, expected real numbers; convert them to floats"
     path = write_parquet(tmp_path / "m.parquet", y=Y, mean=[0.5, None, 1.0, 1.0, 1.0], std=STD)
     assert "column 'mean' has no value in row 1" in error_of(path)
 

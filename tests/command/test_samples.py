@@ -199,7 +199,10 @@ def test_metrics(folder, capsys):
 
 def test_metrics_that_are_refused(folder, capsys):
     message = usage_error(capsys, "evaluate", "a.npz", "--metrics", "clinicl")
-    assert "--metrics: names 'clinicl', expected some of 'clinical'" in message and "did you mean 'clinical'" in message
+    assert (
+        "--metrics: names 'clinicl', expected numbers about class probabilities: 'clinical'" in message
+        and "did you mean 'clinical'" in message
+    )
     assert "--metrics needs all samples" in usage_error(
         capsys, "evaluate", "a.npz", "--metrics", "clinical", "--stream"
     )

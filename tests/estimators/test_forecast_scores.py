@@ -686,6 +686,8 @@ def test_vectors_have_no_quantiles(function):
 
 
 def test_other_bad_options():
+    with pytest.raises(ValueError, match="`y_pred` has 1 sample for each prediction; leave it out"):
+        kcalib.crps([1.0], kcalib.distributions.Samples([[1.0]]), fair=True)
     with pytest.raises(ValueError, match="`fair` is for predictions by two or more samples, but `y_pred` is Normal"):
         kcalib.crps(Y, Normal(MEAN, STD), fair=True)
     with pytest.raises(ValueError, match="`fair`"):

@@ -883,8 +883,8 @@ def test_options_of_all_metrics(metric):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"y_preds": {}}, ValueError, "`y_preds` has 0 models, expected at least 2"),
-        ({"y_preds": {"a": [0.5, 0.25, 0.75, 0.5]}}, ValueError, "`y_preds` has 1 models"),
+        ({"y_preds": {}}, ValueError, r"`y_preds` has the models \[\], expected at least 2"),
+        ({"y_preds": {"a": [0.5, 0.25, 0.75, 0.5]}}, ValueError, r"`y_preds` has the models \['a'\]"),
         ({"y_preds": [[0.5, 0.25, 0.75, 0.5]] * 2}, TypeError, "`y_preds` is a list, expected a mapping of names"),
         ({"y_preds": {1: [0.5] * 4}}, TypeError, "`y_preds` has the key 1, expected names that are strings"),
         ({"b": [0.5, 0.25, 2.0, 0.5]}, ValueError, r"`y_preds\['b'\]`: `y_pred\[2\]` is 2, expected a probability"),

@@ -119,7 +119,7 @@ def test_evaluation_weighs_scores_and_has_no_numbers_of_equal_weights():
     [
         ([1, -1, 1, 1], r"`sample_weight\[1\]` is -1.*expected a finite weight >= 0"),
         ([1, 1, float("nan"), 1], r"`sample_weight\[2\]` is nan"),
-        ([0, 0, 0, 0], "the largest `sample_weight` is 0"),
+        ([0, 0, 0, 0], "`sample_weight` is 0 for all samples"),
         ([1, 1], r"`sample_weight` has shape \(2,\), expected \(4,\)"),
     ],
 )

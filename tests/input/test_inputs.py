@@ -298,7 +298,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "weights-zero": (
         {"sample_weight": [0, 0, 0, 0]},
         ValueError,
-        "the largest `sample_weight` is 0, expected 1e-15 to 1e15; rescale the weights",
+        "`sample_weight` is 0 for all samples, expected a positive weight; repair it, or leave it out",
     ),
     "weights-huge": (
         {"sample_weight": [1, 1e200, 1, 1]},

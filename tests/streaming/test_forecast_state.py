@@ -354,6 +354,10 @@ def test_states_of_different_families_do_not_add_up():
     other = ForecastState(n_columns=16, part=1).update([1, 2], Poisson([1.0, 2.0]))
     with pytest.raises(ValueError, match="`prediction` is Normal in one state and Poisson in the other; a state is of"):
         one.merge(other)
+    state = ForecastState().update([0.0], Samples([[1.0, 2.0, np.nan]], missing="drop"))
+    state.update([0.0], Samples([[1.0, 2.0, 3.0]]))
+    with pytest.raises(ValueError, match=r"; pad all to one number of samples with NaN.*"):
+        state.update([0.0], Samples([[1.0, 2.0]]))
     with pytest.raises(ValueError, match="`y_pred` is Poisson, but the state is of Normal; make a state for each"):
         one.update([1], Poisson([1.0]))
     more = ForecastState(n_columns=16, part=1).update(np.zeros((2, 2)), Normal(np.zeros((2, 2)), np.ones((2, 2))))

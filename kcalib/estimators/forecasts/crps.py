@@ -131,10 +131,9 @@ def crps_values(data: Forecasts, *, fair: bool = False) -> Array:
     y, prediction = targets_of(data), data.prediction
     components = components_of(prediction)
     if fair and (components is None or components.family != "atoms" or components.locations.shape[1] < 2):
-        raise ValueError(
-            f"`fair` is for predictions by two or more samples, but `y_pred` is {type(prediction).__name__}; "
-            "leave it out"
-        )
+        has_one = components is not None and components.family == "atoms"
+        what = "has 1 sample for each prediction" if has_one else f"is {type(prediction).__name__}"
+        raise ValueError(f"`fair` is for predictions by two or more samples, but `y_pred` {what}; leave it out")
     if fair:
         assert components is not None
         counts = arrays.namespace(y).sum(components.weights > 0, axis=1)

@@ -112,9 +112,11 @@ class ForecastAccumulator(Accumulator):
         if known is None:
             return ForecastAccumulator.empty(self.options.of_family(family), threads)
         if self.options.family != family:
-            raise ValueError(
-                f"`y_pred` is {family}, but the state is of {self.options.family}; make a state for each family"
-            )
+            is_padded = family.name == self.options.family.name == "Samples"
+            remedy = "make a state for each family"
+            if is_padded:
+                remedy = "pad all to one number of samples with NaN, for Samples(..., missing='drop')"
+            raise ValueError(f"`y_pred` is {family}, but the state is of {self.options.family}; {remedy}")
         return self
 
     def merge(self, other: Accumulator, threads: int | None) -> Self:

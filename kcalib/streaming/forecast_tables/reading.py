@@ -100,7 +100,7 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
             )
         raise FileError(
             f"the table has {listed(table.columns)}, expected {', '.join(FIELDS)} of a hub, or columns of quantiles "
-            "such as M-lo-90 and M-hi-90, or 0.1 and 0.9"
+            "such as M-lo-90 and M-hi-90, 0.1 and 0.9, or q10 and q90"
         )
     return _check_usable(tuple(read_wide(table, targets, name, sort_quantiles)), table, targets)
 

@@ -17,7 +17,7 @@ NUMBER = r"(\d*\.?\d+(?:\.0)?)"
 # Names of columns, and what gives the level of the quantile: a coverage in percent, percent, or a level.
 NIXTLA = re.compile(rf"(.+)-(lo|hi)-{NUMBER}")
 MEDIAN = re.compile(r"(.+)-median")
-PERCENT = re.compile(rf"(?:(.+)-q-|p(?=\d\d)){NUMBER}")  # TimeGPT, and p10 of GluonTS
+PERCENT = re.compile(rf"(?:(.+)-q-|[pq](?=\d\d)){NUMBER}")  # TimeGPT, and p10 of GluonTS
 LEVEL = re.compile(r"(?:(.+?)?[-_.]?q(?:l|uantile)?[-_]?)?(0?\.\d+)")  # 0.1 of AutoGluon, y_q0.10 of darts, M_ql0.1
 SIDES = {"lower": -1, "lo": -1, "upper": 1, "hi": 1}
 

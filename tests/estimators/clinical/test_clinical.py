@@ -321,9 +321,12 @@ class TestEvaluate:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"metrics": "clinicl"}, "^`metrics` names 'clinicl', expected some of 'clinical', .*mean 'clinical'"),
+            (
+                {"metrics": "clinicl"},
+                "^`metrics` names 'clinicl', expected numbers about class probabilities: 'clinical', .*mean 'clinical'",
+            ),
             ({"metrics": ["spiegelhalter"]}, "did you mean 'spiegelhalter_test'"),
-            ({"metrics": 3}, "^`metrics` names 3, expected some of"),
+            ({"metrics": 3}, "^`metrics` names 3, expected numbers"),
             ({"metrics": "clinical", "clusters": np.arange(12) // 2}, "^`metrics` is .* `clusters` is given; leave"),
             ({"y_true": Y + 0.5, "y_pred": kcalib.distributions.Normal(P, P), "metrics": "clinical"}, "leave it out"),
             ({"y_true": kcalib.streaming.source((Y, P)), "y_pred": None, "metrics": "clinical"}, "leave it out"),

@@ -310,7 +310,7 @@ def test_functions_of_a_source_are_those_in_memory():
 
 def test_kernel_on_targets_of_pieces_is_that_of_the_first(monkeypatch):
     """A median of each piece would make other estimates of them."""
-    monkeypatch.setattr(skce, "PIECE", 12)
+    monkeypatch.setattr(skce, "CHUNK", 12)
     pred = Normal(MEAN, STD)
     found = kcalib.skce.result(source((Y, pred)), estimator=kcalib.methods.BlockEstimator(4))
     first = kcalib.skce.result(Y[:12], pred.take(slice(12)), estimator=kcalib.methods.BlockEstimator(4))

@@ -2,8 +2,8 @@
 Is my classifier calibrated?
 ============================
 
-A random forest on handwritten digits: one verdict, one picture. Forests average the votes of trees, and are rarely as
-sure as they could be.
+`kcalib.evaluate` gives the verdict, `kcalib.reliability` the picture, here for a random forest on handwritten digits.
+Forests average the votes of trees and are often under-confident.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ p = RandomForestClassifier(random_state=0).fit(X_train, y_train).predict_proba(X
 print(kcalib.evaluate(y_test, p))
 
 # %%
-# Points above the diagonal: it is right more often than it says. Faint points have few samples.
+# Points above the diagonal mean that the forest is right more often than it says. Faint points have few samples.
 
 figure, axes = plt.subplots(figsize=(5, 6), layout="constrained")
 kcalib.reliability(y_test, p).plot(axes)

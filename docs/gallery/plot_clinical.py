@@ -23,8 +23,8 @@ for name, number in result.metrics.items():
     print(f"{name}\n{number}\n")
 
 # %%
-# A slope below 1 says that low risks are too low and high risks too high. The smooth curve shows where, the histogram
-# below how many patients there are.
+# With a slope below 1 low risks are too low and high risks too high. The smooth curve shows where, and the histogram
+# how many patients have each predicted risk.
 
 figure, axes = plt.subplots(figsize=(5, 6), layout="constrained")
 kcalib.integrated_calibration_index.result(died, predicted, seed=0).plot(axes)

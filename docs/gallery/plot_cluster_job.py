@@ -2,9 +2,9 @@
 A job on a cluster
 ==================
 
-Each task of an array job adds its predictions to a small file of sums; a last job merges the files. A task that is
-stopped goes on by ``--resume``, and the numbers are those of one run, bit for bit, in whichever order tasks end. Here
-the tasks are three calls of the command on this machine.
+How do I evaluate predictions in an array job? Each task adds its predictions to a small file of sums, and a last job
+merges the files. With ``--resume`` a task that was stopped continues. The result is identical to the result of one run,
+bit for bit, for any order of tasks. Here the tasks are three calls of the command on one machine.
 """
 
 import subprocess

@@ -2,7 +2,8 @@
 Which of my models is calibrated better?
 ========================================
 
-Differences of paired samples are known better than the errors themselves.
+`kcalib.compare` estimates the paired difference of two models on the same samples, which is more precise than the error
+of each model.
 """
 
 import matplotlib.pyplot as plt

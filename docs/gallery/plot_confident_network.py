@@ -2,8 +2,9 @@
 A network that is nearly always sure
 ====================================
 
-Most confidences of a good network are between .99 and 1, where a linear axis shows nothing. Bins of equal mass and an
-axis of log-odds spread them out: here every tenth prediction of "one error in ten thousand" is one in a thousand.
+Is a network calibrated whose confidences are mostly between 0.99 and 1? A linear axis shows nothing there; bins of
+equal mass and an axis of log-odds do. Here one in ten predictions has ten times the error probability that the network
+says.
 """
 
 import matplotlib.pyplot as plt
@@ -12,7 +13,7 @@ import numpy as np
 import kcalib
 
 rng = np.random.default_rng(0)
-error = 10 ** rng.uniform(-5, -0.5, size=100_000)  # what the network says
+error = 10 ** rng.uniform(-5, -0.5, size=100_000)  # error probability that the network says
 happens = np.where(rng.uniform(size=error.size) < 0.1, 10 * error, error).clip(0, 0.5)
 y = (rng.uniform(size=error.size) > happens).astype(int)  # 1: it was right
 p = np.stack((error, 1 - error), axis=1)
@@ -23,7 +24,7 @@ diagram.plot(axes, scale="logit")
 plt.show()
 
 # %%
-# The test finds it, too, although the expected calibration error is small.
+# The test finds the error, although the ECE is small.
 
 print(kcalib.calibration_test(y, p, seed=0))
 print("ECE", round(kcalib.top_label_ece(y, p), 4))

@@ -1,9 +1,9 @@
 """
-Which law do my counts follow?
-==============================
+Which distribution do my counts have?
+=====================================
 
-Visits to an emergency department, predicted for each day. Poisson predictions have the right mean and too little
-spread, because crowds come together; negative binomial ones have a dispersion, too.
+The example predicts daily visits to an emergency department. Poisson predictions have the right mean but too small a
+variance, because patients come in groups; negative binomial predictions also have a dispersion.
 """
 
 import matplotlib.pyplot as plt
@@ -14,14 +14,14 @@ from kcalib.distributions import NegativeBinomial, Poisson
 
 rng = np.random.default_rng(0)
 mean = np.exp(rng.normal(2.5, 0.4, size=730))
-visits = rng.poisson(mean * rng.gamma(5, 1 / 5, size=mean.size))  # a negative binomial law of dispersion 1/5
+visits = rng.poisson(mean * rng.gamma(5, 1 / 5, size=mean.size))  # negative binomial, dispersion 1/5
 
 models = {"poisson": Poisson(mean), "negative binomial": NegativeBinomial(mean, 0.2)}
 for name, prediction in models.items():
     print(f"{name}: {kcalib.evaluate(visits, prediction, seed=0).verdict}")
 
 # %%
-# Which is better, and how sure is that? The comparison is by the CRPS of each day.
+# The comparison by the CRPS of each day says which is better, and how sure that is.
 
 comparison = kcalib.compare(visits, models, metric="crps")
 print(comparison)

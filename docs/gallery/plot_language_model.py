@@ -2,8 +2,8 @@
 A language model, subject by subject
 ====================================
 
-Is a model that answers questions calibrated, and where is it not? A log of ``lm_eval`` says it: here one as of MMLU,
-with 57 subjects, of which the model is too sure of itself in two.
+Is a model that answers questions calibrated in each subject? The example simulates a log of ``lm_eval`` for a benchmark
+like MMLU, with 57 subjects. The model is over-confident in two of them.
 """
 
 import json
@@ -22,7 +22,7 @@ for i in range(14_042):
     logits = rng.normal(scale=2, size=4)
     right = rng.choice(4, p=np.exp(logits) / np.exp(logits).sum())
     logits *= {"moral scenarios": 2, "professional law": 1.6}.get(subject, 1)
-    responses = [[str(value), "False"] for value in logits - 5]  # numbers are strings in these files
+    responses = [[str(value), "False"] for value in logits - 5]  # lm_eval writes numbers as strings
     lines.append({"doc": {"subject": subject}, "target": str(right), "filtered_resps": responses})
 
 with TemporaryDirectory() as folder:
@@ -33,7 +33,7 @@ with TemporaryDirectory() as folder:
 print(kcalib.evaluate(log.y_true, log.y_pred, seed=0).verdict)
 
 # %%
-# Each subject is tested, with p-values that are adjusted for their number.
+# `kcalib.worst_groups` tests each subject, with adjusted p-values.
 
 worst = kcalib.worst_groups(log.y_true, log.y_pred, {"subject": log.tasks["subject"]}, seed=0)
 groups = worst.groups[:12][::-1]

@@ -2,8 +2,8 @@
 Could this be chance?
 =====================
 
-A test draws labels from the predictions, as if the model were calibrated, and asks how often the statistic of such
-labels is as large as that of the observed ones.
+A test draws labels from the predictions, as if the model were calibrated, and counts how often the statistic of drawn
+labels is at least as large as the statistic of the observed labels.
 """
 
 import matplotlib.pyplot as plt
@@ -22,7 +22,7 @@ result.plot(axes)
 plt.show()
 
 # %%
-# The same labels, for predictions that are a little too sure.
+# The same labels with over-confident predictions.
 
 sharp = p**1.5 / np.sum(p**1.5, axis=1, keepdims=True)
 figure, axes = plt.subplots(figsize=(7, 2.5), layout="constrained")

@@ -2,8 +2,8 @@
 Is my rain ensemble calibrated?
 ===============================
 
-Twenty members predict the rain of a day, with many dry days. The members are too similar: the observed rain lies
-outside all of them too often. The test of ranks tells how sure that is, and a map of the quantiles repairs part of it.
+Twenty members predict the rain of each day; many days are dry. The members are too similar: the observed rain is too
+often outside their range. The test of ranks says whether that is more than chance; recalibration repairs part of it.
 """
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ from kcalib.recalibration import QuantileRecalibration
 
 rng = np.random.default_rng(0)
 n, members = 1200, 20
-wetness = rng.normal(size=n)  # what the model knows of the day
+wetness = rng.normal(size=n)  # known to the model
 rain = np.maximum(wetness + rng.normal(size=n), 0) * 5  # millimetres
 ensemble = np.maximum(wetness[:, None] + 0.6 * rng.normal(size=(n, members)), 0) * 5
 
@@ -23,8 +23,8 @@ first, later = slice(0, 600), slice(600, None)
 print(kcalib.evaluate(rain[later], Samples(ensemble[later]), method="ranks", seed=0).verdict)
 
 # %%
-# PIT values at both ends are too frequent: a histogram like a bowl is that of members with too little spread. The map,
-# fitted to the first days, improves the CRPS of the later ones. It cannot predict more rain than the wettest member.
+# PIT values near 0 and 1 are too frequent: the members have too little spread. A map of quantile levels, fitted to the
+# first days, improves the CRPS of the later days. It cannot predict more rain than the wettest member.
 
 repaired = QuantileRecalibration().fit(rain[first], Samples(ensemble[first])).transform(Samples(ensemble[later]))
 figure, both = plt.subplots(1, 2, figsize=(9, 4), layout="constrained", sharey=True)

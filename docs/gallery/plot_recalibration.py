@@ -2,8 +2,8 @@
 Can it be repaired?
 ===================
 
-Naive Bayes is far too sure of itself. A recalibrator is chosen by cross-validation on one half of the samples, and
-judged on the other.
+Naive Bayes is far too confident. A recalibrator is chosen by cross-validation on one half of the samples, and evaluated
+on the other half.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from sklearn.naive_bayes import GaussianNB
 import kcalib
 from kcalib.recalibration import IsotonicCalibration, ProbabilityFloorWarning, TemperatureScaling, choose
 
-warnings.simplefilter("ignore", ProbabilityFloorWarning)  # it predicts probabilities of 0
+warnings.simplefilter("ignore", ProbabilityFloorWarning)  # naive Bayes predicts probabilities of 0
 X, y = load_digits(return_X_y=True)
 p = cross_val_predict(GaussianNB(), X, y, method="predict_proba")
 fit, judge = slice(0, None, 2), slice(1, None, 2)

@@ -2,8 +2,8 @@
 Are predicted distributions calibrated?
 =======================================
 
-A Bayesian ridge regression predicts a mean and a standard deviation for each patient. Quantiles should cover as many
-targets as they say, and values of the probability integral transform should be uniform.
+A Bayesian ridge regression predicts a mean and a standard deviation for each patient. The share of targets below each
+predicted quantile should be its level, and values of the probability integral transform (PIT) should be uniform.
 """
 
 import matplotlib.pyplot as plt
@@ -23,8 +23,8 @@ prediction = Normal(mean, std)
 print(kcalib.evaluate(y, prediction))
 
 # %%
-# Each quantile covers what it should within the band. The verdict looks further: at the distribution for each single
-# prediction, not at their average.
+# The curve, an average over all predictions, is within the band. The verdict also uses how errors depend on the
+# prediction.
 
 figure, axes = plt.subplots(figsize=(5, 6), layout="constrained")
 kcalib.quantile_calibration(y, prediction).plot(axes)

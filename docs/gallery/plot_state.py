@@ -2,8 +2,8 @@
 Samples that do not fit into memory
 ===================================
 
-A state of a few megabytes takes the predictions in chunks, on several machines if need be, and gives the same
-numbers, bit for bit, in whichever order the parts are added up.
+How do I evaluate samples that do not fit into memory? A state of a few megabytes takes predictions in chunks, also on
+several machines. Its results are identical, bit for bit, for any order of adding the parts.
 """
 
 import matplotlib.pyplot as plt

@@ -58,7 +58,7 @@ class Block(CalibrationMethod):
         approximation. Default: the larger of the integer square root of n and n // 50, at least 2. Samples after the
         last full block are not used.
     variance : {"conditional", "sample", "second_moment"}
-        The variance that the mean is divided by, and the null distribution. "conditional": the variance under
+        The variance in the standard error of the mean, and the null distribution. "conditional": the variance under
         calibration given the predictions, exact for labels and counts (from draws for other targets), and a gamma
         distribution with it and with the larger of two skewnesses, of the biased estimates and of blocks of drawn
         targets. Below 0.001 the p-value is at least the one of a sum of chi-square variables weighted by eigenvalues
@@ -123,7 +123,7 @@ class Linear(CalibrationMethod):
     Parameters
     ----------
     variance : {"conditional", "sample", "second_moment"}
-        The variance that the mean is divided by, and the null distribution, as in `Block`.
+        The variance in the standard error, and the null distribution, as in `Block`.
 
     Warns
     -----

@@ -90,7 +90,7 @@ def compare(
     metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"} or metric
         What is compared; lower is better. "skce": the unbiased estimate of `kcalib.skce`; "ckce": `kcalib.ckce` with
         its bias removed; "ece": `kcalib.top_label_ece`; the others: the functions of these names, which measure
-        calibration and sharpness together. "crps" and "log_score" are for distributions, like "skce" and "ckce". For
+        calibration and sharpness together. For distributions there are "skce", "ckce", "crps" and "log_score". For
         options, such as a kernel, pass an object of `kcalib.methods`: ``SKCE``, ``CKCE``, ``ECE``, ``CRPS``.
     confidence_level : float
         Level of the intervals, in (0, 1). Two models are distinguishable if the p-value of their difference, adjusted

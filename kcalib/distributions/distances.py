@@ -49,7 +49,7 @@ def wasserstein_distance(
     prediction : Distribution
         Predicted distributions, n of them.
     other : Distribution, optional
-        n' distributions of the same kind; by default the predictions themselves.
+        Further n' distributions of the same kind; by default the predictions themselves.
     order : float
         The order s, at least 1; 2 for distributions without components. With one component each the distance is the
         same for every s.
@@ -143,7 +143,7 @@ def mmd_distance(
     prediction : Distribution
         Predicted distributions, n of them: normal distributions, samples, or mixtures of these.
     other : Distribution, optional
-        n' distributions of the same kind; by default the predictions themselves.
+        Further n' distributions of the same kind; by default the predictions themselves.
     bandwidth : float
         Positive bandwidth of the Gaussian kernel.
     max_memory : float, optional

@@ -174,7 +174,7 @@ def skce(
         - "linear": "block" with blocks of two samples.
         - "features": U-statistic with random features that approximate the kernel, in linear time.
 
-        To set options pass `kcalib.methods.BlockEstimator` or `kcalib.methods.FeatureEstimator`.
+        To set options pass ``kcalib.methods.BlockEstimator`` or ``FeatureEstimator``.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights, for "unbiased", "biased" and "features" only.
     classes : array_like, shape (m,), optional

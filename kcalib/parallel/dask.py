@@ -142,8 +142,9 @@ class Dask(Parallel):
         return self.call if any(map(_is_lazy, [*arguments, *models])) else None
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call a function on a worker, as done for Dask arrays: their chunks move between workers, and not through this
-        process.
+        """Call a function on a worker.
+
+        This is done for Dask arrays, whose chunks then move between workers, and not through this process.
 
         Parameters
         ----------

@@ -52,9 +52,11 @@ def as_array(value: Any, name: str) -> Array:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"`{name}` is not a rectangular array: {error}; give every row the same length") from None
-    except TypeError as error:  # arrays on GPUs do not become NumPy arrays
+    except (TypeError, RuntimeError) as error:  # arrays on GPUs, or tensors in a list that require gradients
         remedy = "convert it first"
-        if isinstance(value, (list, tuple)):
+        if isinstance(error, RuntimeError):
+            remedy = f"pass torch.cat({name}).detach()"
+        elif isinstance(value, (list, tuple)):
             remedy = "for a list of arrays on a GPU stack these there, such as by torch.stack or cupy.stack"
         elif library(value) == "xarray":
             remedy = f'pass one of its variables, such as {name}["{next(iter(value), "p")}"]'

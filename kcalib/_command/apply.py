@@ -74,7 +74,7 @@ def _repair_probabilities(recalibrator: Any, block: Block, layout: Layout) -> di
     takes_any = isinstance(recalibrator, DirichletCalibration) or getattr(recalibrator, "from_logits_", True)
     if are_logits and not takes_any:  # `kcalib report` fits such maps to the softmax of logits
         with layout.located({Y_PRED: layout.predictions[Y_PRED]}, 0):
-            pred, are_logits = prepare_unlabelled(pred, True).probabilities, False
+            pred, are_logits = prepare_unlabelled(pred, True, recalibrator._check_family).probabilities, False
     classes = layout.class_names if layout.classes is None else layout.classes
     if classes is None and len(known) == 2 and (pred.ndim == 1 or pred.shape[1] == 1):
         classes = _name_single_column(layout, known)

@@ -473,8 +473,9 @@ def _add_reading(parser: Parser) -> Any:
     names = parser.add_argument_group("what to read")
     predictions = names.add_mutually_exclusive_group()
     predictions.add_argument(
-        "--probs", metavar="NAME", help="array, column, or prefix of columns (such as prob_) with class probabilities"
-    )
+        "--probs", metavar="NAME",
+        help="array, column, columns (cat,dog,owl), or prefix of columns (such as prob_) with class probabilities",
+    )  # fmt: skip
     predictions.add_argument("--logits", metavar="NAME", help="the same for logits, to which softmax is applied")
     predictions.add_argument(
         "--confidence", metavar="NAME",

@@ -31,6 +31,9 @@ class FileColumns(Columns):
         return f"--{option}".replace("_", "-")
 
     def otherwise(self) -> str:
+        confidence = next((name for name in self.names if name.lower().startswith("conf")), None)
+        if confidence is not None:
+            return f"; for confidences pass --confidence {confidence}, and --labels: whether each prediction was right"
         return (
             "; for regression expected mean and std, samples, rate, or quantiles such as 0.1 and 0.9, or q10 and q90; "
             "name them by --mean and --std, --samples, or --rate, and Laplace distributions by --loc and --scale"

@@ -118,7 +118,7 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     remarks = [
         *lens,
         f"SKCE: {skce.estimator} estimator, {kernel}; {skce.backend} backend{threads}",
-        *dict.fromkeys(remark for e in evaluations for remark in e.remarks()),
+        *_explanations(models),
         f"verdict at level {level}: {'; '.join(_tests([e.test for e in evaluations]))}",
     ]
     remarks += [f"{model.model}: {model.rows}" for model in models if model.rows is not None]
@@ -139,6 +139,13 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
             f"use --level {arguments.level / len(models):.2g}"
         )
     return wrap_lines(remarks, width)
+
+
+def _explanations(models: Sequence[Model]) -> Iterator[str]:
+    """Describe the columns, with the names of models where these differ."""
+    for remark in dict.fromkeys(remark for model in models for remark in model.evaluation.remarks()):
+        names = [model.model for model in models if remark in model.evaluation.remarks()]
+        yield remark if len(names) == len(models) else f"{', '.join(names)}: {remark}"
 
 
 def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:

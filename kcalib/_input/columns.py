@@ -89,6 +89,10 @@ def choose(source: Columns, probs: str | None, logits: str | None) -> Choice:
     for name, are_logits, option in ((probs, False, "probs"), (logits, True, "logits")):
         if name is not None:
             choice = _match(source, name, are_logits, by_option=True)
+            if choice is None and source.noun == "column" and "," in name:
+                listed = tuple(part.strip() for part in name.split(","))
+                name = next((part for part in listed if part not in source.names), "")
+                choice = None if name else Choice(listed, are_logits)
             if choice is None:
                 raise no_such_columns(source, name, option)
             return choice
@@ -99,7 +103,8 @@ def choose(source: Columns, probs: str | None, logits: str | None) -> Choice:
     raise FileError(
         f"there is no {source.noun} of predictions; {source.inventory()}, expected one of "
         f"{', '.join(PROBABILITY_NAMES + LOGIT_NAMES)}{families}; name it by "
-        f"{source.spelled('probs')} or {source.spelled('logits')}{source.otherwise()}"
+        f"{source.spelled('probs')} or {source.spelled('logits')}{', several as A,B,C' if families else ''}"
+        f"{source.otherwise()}"
     )
 
 
@@ -115,7 +120,16 @@ def no_such_columns(source: Columns, name: str, option: str) -> FileError:
 def choose_by_names(source: Columns) -> Choice | None:
     kinds = ((FAMILY_PREFIXES, False), (LOGIT_NAMES, True))
     choices = (_match(source, name, are_logits, by_option=False) for names, are_logits in kinds for name in names)
-    return next((choice for choice in choices if choice is not None), None)
+    choice = next((choice for choice in choices if choice is not None), None)
+    return _single_of_family(source) if choice is None and source.noun == "column" else choice
+
+
+def _single_of_family(source: Columns) -> Choice | None:
+    """Return the only column of probabilities that is named after a class, such as prob_spam."""
+    pattern = re.compile("(?:y_)?prob(?:a|s|abilities)?[_.](.+)")
+    matches = [match for match in map(pattern.fullmatch, source.names) if match is not None]
+    names = [match[0] for match in matches if match[1].lower() not in OTHER_SUFFIXES]
+    return Choice((names[0],), False) if len(names) == 1 else None
 
 
 def _match(source: Columns, name: str, logits: bool, *, by_option: bool) -> Choice | None:

@@ -280,6 +280,7 @@ def prepare(
             "[label for wrong, label for right]"
         )
     _check_single_label(true, pred, names)
+    _check_transposed(true, pred, names)
     if classes is None and arrays.kind_of(true) == "f" and is_column(true) and pred.ndim in (1, 2):
         _check_whole_labels(true, pred, names)
     epsilon = _epsilon(y_pred, pred)
@@ -287,7 +288,7 @@ def prepare(
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
     # float32 rows and single columns are not widened if the sweep can read them.
     widen = sample_weight is not None or bool(from_logits)
-    probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names, widen)
+    probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names, widen, y_pred)
     n, m = int(probabilities.shape[0]), 2 if probabilities.ndim == 1 else int(probabilities.shape[1])
     if columns is None:  # a column of confidences is not named after a class
         columns = () if lens == Confidence() else column_names(y_pred, m)
@@ -368,6 +369,15 @@ def _check_single_label(true: Array, pred: Array, names: Names) -> None:
     )
 
 
+def _check_transposed(true: Array, pred: Array, names: Names) -> None:
+    """Refuse predictions with a column for each label."""
+    if pred.ndim == 2 and true.ndim and pred.shape[0] < pred.shape[1] == true.shape[0]:
+        raise ValueError(
+            f"`{names.y_pred}` has shape {tuple(pred.shape)} and `{names.y_true}` {true.shape[0]} labels, expected a "
+            f"row for each label; pass {names.y_pred}.T"
+        )
+
+
 def _check_pred_type(pred: Array, names: Names) -> None:
     kind = arrays.kind_of(pred)
     if kind == "c":
@@ -387,7 +397,7 @@ def _check_pred_type(pred: Array, names: Names) -> None:
 
 
 def _probabilities(
-    pred: Array, from_logits: bool, target: str, epsilon: float, threads: Any, names: Names, widen: bool
+    pred: Array, from_logits: bool, target: str, epsilon: float, threads: Any, names: Names, widen: bool, frame: Any
 ) -> Array:
     if pred.ndim not in (1, 2):
         raise ValueError(
@@ -424,11 +434,7 @@ def _probabilities(
             (pred < -tolerance) | (pred > 1 + tolerance),
             lambda at, x: (
                 f"`{names.y_pred}{at}` is {x}, expected a probability between 0 and 1; "
-                + (
-                    "divide percentages by 100"
-                    if _are_percentages(xp, pred)
-                    else f"for logits pass {names.from_logits}, for rounding errors clip to [0, 1]"
-                )
+                + (_extra_column(pred, frame) or _remedy_of_range(xp, pred, names))
             ),
         )
         pred = xp.clip(pred, 0.0, 1.0)  # rounding errors, such as those of 1 - p
@@ -444,11 +450,32 @@ def _probabilities(
             worst = int(np.argmax(gaps > tolerances))
             i = int(off[worst])
             expected = f"1 within {tolerances[worst]:.2g}".replace("e-0", "e-")
-            raise ValueError(
-                f"`{names.y_pred}[{i}]` sums to {float(sums[i]):.9g}, expected {expected}; normalise the rows, or pass "
-                f"logits with {names.from_logits}"
+            remedy = _extra_column(pred, frame) or (
+                f"normalise the rows, or pass logits with {names.from_logits}"
+                if float(sums[i])
+                else "drop such rows first"
             )
+            raise ValueError(f"`{names.y_pred}[{i}]` sums to {float(sums[i]):.9g}, expected {expected}; {remedy}")
     return pred
+
+
+def _extra_column(pred: Array, frame: Any) -> str:
+    """Return the remedy if all columns of a frame but one are probabilities of all classes; else an empty text."""
+    columns = column_names(frame, 0 if pred.ndim == 1 else int(pred.shape[1]))
+    values = arrays.to_host(pred)
+    for k, name in enumerate(columns if len(columns) > 2 else ()):
+        others = np.delete(values, k, axis=1)
+        if np.min(others) >= 0 and np.max(np.abs(np.sum(others, axis=1) - 1)) < 1e-3:
+            return f"drop column {name!r}, since the others are the probabilities of all classes"
+    return ""
+
+
+def _remedy_of_range(xp: Any, pred: Array, names: Names) -> str:
+    """Return the remedy for numbers that are no probabilities."""
+    percentages = "divide percentages by 100" if _are_percentages(xp, pred) else ""
+    if is_column(pred) and bool(xp.all(xp.floor(pred) == pred)):
+        return ", ".join(filter(None, ("pass the output of predict_proba instead of predicted labels", percentages)))
+    return percentages or f"for logits pass {names.from_logits}, for rounding errors clip to [0, 1]"
 
 
 def _are_percentages(xp: Any, values: Array) -> bool:
@@ -506,7 +533,7 @@ def _labels(
     if called is not None and called.origin != POSITION:
         if not arrays.is_cuda(true):
             true = arrays.to_host(true)
-        return _positions(true, np.asarray(called.names), names), called
+        return _positions(true, np.asarray(called.names), names, called.origin), called
     if kind == "b" and m != 2:
         raise ValueError(
             f"`{names.y_true}` is boolean, `{names.y_pred}` has {m} classes; pass integers 0..{m - 1}, such as those "
@@ -549,7 +576,7 @@ def _is_one_hot(array: Array) -> bool:
     return bool(xp.all(ones | (array == 0))) and bool(xp.all(xp.sum(xp.astype(ones, xp.int64), axis=1) == 1))
 
 
-def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
+def _positions(true: Array, called: np.ndarray, names: Names, origin: str) -> Array:
     """Return the positions of the labels in `called`."""
     if (called.dtype.kind == "U") != (arrays.kind_of(true) == "U"):
         raise TypeError(
@@ -564,12 +591,13 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
         values = xp.astype(true, common)
     place = xp.minimum(xp.searchsorted(ordered, values), len(called) - 1)
     positions = order[place]
+    rule = f"{called.tolist()}, the {'names of the columns' if origin == 'columns' else origin}; correct the label"
+    if origin == "classes=":
+        rule = f"classes={called.tolist()}; correct the label or `classes`"
     reject(
         true,
         ordered[place] != values,
-        lambda at, x: (
-            f"`{names.y_true}{at}` is {x!r}, expected one of classes={called.tolist()}; correct the label or `classes`"
-        ),
+        lambda at, x: f"`{names.y_true}{at}` is {x!r}, expected one of {rule}",
     )
     return positions
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -19,7 +20,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.warnings import warn
-from kcalib._input.checks import LARGEST_POINT
+from kcalib._input.checks import LARGEST_POINT, is_column
 from kcalib._input.classes import POSITION, Classes, format_names, match_columns
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._input.frames import column_names
@@ -304,8 +305,7 @@ class ClassRecalibrator(Recalibrator):
         The labels are 0. The order has the class of each column, or is None if it is that of the fit.
         """
         self._check_no_distribution(y_pred)
-        data = prepare_unlabelled(y_pred, from_logits)
-        self._check_family(family_of_classes(data.m))
+        data = prepare_unlabelled(y_pred, from_logits, self._check_family)
         samples = self._make_samples(data, y_pred, from_logits)
         places = self._match_columns(y_pred, data.m, names)
         if places is not None:
@@ -411,9 +411,11 @@ def unwrap_categorical(y_pred: Categorical, classes: Any, from_logits: bool) -> 
     return y_pred.probabilities, y_pred.classes if classes is None else classes
 
 
-def prepare_unlabelled(y_pred: Any, from_logits: bool) -> Classification:
+def prepare_unlabelled(y_pred: Any, from_logits: bool, check_family: Callable[[str], None]) -> Classification:
     """Return checked predictions, all with the label 0."""
     array = arrays.as_array(y_pred, "y_pred")
+    if array.ndim in (1, 2) and all(array.shape):  # before sums, which differ from 1 if classes are missing
+        check_family(family_of_classes(2 if is_column(array) else int(array.shape[1])))
     labels = np.zeros(array.shape[0] if array.ndim else 0, dtype=np.int64)
     return prepare_labels(labels, y_pred, from_logits=from_logits, classes=Classes((), POSITION))
 

@@ -32,7 +32,7 @@ def save(recalibrator: Recalibrator, path: Any) -> None:
     OSError
         If the file cannot be written.
     TypeError
-        If a parameter is a kernel or another object that JSON cannot hold.
+        If `recalibrator` is not a recalibrator, or a parameter is a kernel or another object that JSON cannot hold.
     ValueError
         If the recalibrator is not fitted.
 
@@ -44,6 +44,8 @@ def save(recalibrator: Recalibrator, path: Any) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(scaling, f"{folder}/map.json")
     """
+    if not isinstance(recalibrator, Recalibrator):
+        raise TypeError(f"`recalibrator` is {recalibrator!r}, expected a fitted one; the order is (recalibrator, path)")
     recalibrator._check_fitted()
     state = {name: value for name, value in vars(recalibrator).items() if not name.startswith("_")}
     values = {name: _encode_value(name, value) for name, value in state.items()}

@@ -247,8 +247,7 @@ class TemperatureScaling(Recalibrator):
                     raise ValueError(f"`{name}` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
             self._check_family(family_of(y_pred))
             return temper(y_pred, self.temperature_)
-        predictions = Labels.of(prepare_unlabelled(y_pred, from_logits), y_pred, from_logits)
-        self._check_family(predictions.family)
+        predictions = Labels.of(prepare_unlabelled(y_pred, from_logits, self._check_family), y_pred, from_logits)
         self._match_columns(y_pred, predictions.data.m, classes)  # refuses other classes; the order does not matter
         if self.floor_ is not None:
             predictions = predictions.with_floor(self.floor_)

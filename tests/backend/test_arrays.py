@@ -549,3 +549,12 @@ def test_pyarrow_arrays_and_tables(make_problem: MakeProblem) -> None:
         assert kcalib.skce(labels, table) == kcalib.skce(y, p)
     with pytest.raises(ValueError, match=r"^`y_true\[1\]` is missing \(None\)"):
         kcalib.skce(pa.array(["a", None, "b"]), p[:3])
+
+
+def test_tensors_in_a_list_that_require_gradients() -> None:
+    class Tensor(list):
+        def __array__(self, *arguments: Any, **options: Any) -> np.ndarray:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    with pytest.raises(TypeError, match=r"`y_pred` is list, .*grad\.; pass torch\.cat\(y_pred\)\.detach\(\)"):
+        arrays.as_array([Tensor([0.5]), Tensor([0.5])], "y_pred")

@@ -385,7 +385,7 @@ def test_positive_classes_that_are_none(tmp_path, header, options, message):
         ("p\ty\n0.5\t1\n", ["no commas"]),
         ("p,y,p\n0.5,1,0.5\n", ["2 columns have the name 'p'"]),
         ('p,y\n0.5,"1\n', ["is no CSV"]),
-        ("p_0,p_2,y\n0.5,0.5,1\n", ["`y[0]` is 1, expected one of classes=[0, 2]"]),
+        ("p_0,p_2,y\n0.5,0.5,1\n", ["`y[0]` is 1, expected one of [0, 2], the names of", "have no number 1"]),
         ("p_0,p_00,y\n0.5,0.5,1\n", ["'p_0', 'p_00'", "twice"]),
         ("y_pred,y\n1,1\n0,0\n", ["`y_pred` has dtype int64", "predicted labels"]),
     ],

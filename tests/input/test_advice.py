@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from kcalib.recalibration import (
     TemperatureScaling,
     VectorScaling,
     VennAbers,
+    save,
 )
 from kcalib.target_kernels import Draws
 
@@ -93,6 +95,27 @@ ADVICE = {
         [lambda: score(Y, np.clip(Q + [1e-4, 0.1001] * 5, 0, 1))],
     ),
     "sums": (lambda: score(Y, 0.9001 * P), "normalise the rows", [lambda: score(Y, P / P.sum(axis=1, keepdims=True))]),
+    "a row of zeros": (
+        lambda: score(Y, np.r_[P[:-1], [[0, 0, 0]]]),
+        "sums to 0, .*; drop such rows first$",
+        [lambda: score(Y[:-1], P[:-1])],
+    ),
+    "transposed": (lambda: score(Y, P.T), r"pass y_pred\.T$", [lambda: score(Y, P.T.T)]),
+    "labels as floats": (
+        lambda: score(Y, 2.0 * Y),
+        "pass the output of predict_proba instead of predicted labels$",
+        [lambda: score(Y, P)],
+    ),
+    "columns of other classes": (
+        lambda: TemperatureScaling().fit(Y, P).transform(P[:, :2]),
+        "of 2 classes, but this TemperatureScaling was fitted to probabilities of 3 classes",
+        [lambda: TemperatureScaling().fit(Y, P).transform(P)],
+    ),
+    "arguments of save": (
+        lambda: save("map.json", TemperatureScaling()),
+        r"`recalibrator` is 'map\.json', expected a fitted one; the order is \(recalibrator, path\)",
+        [],
+    ),
     "swapped": (lambda: score(P, Y), r"the order is \(y_true, y_pred\)", [lambda: score(Y, P)]),
     "large weights": (
         lambda: score(Y, P, sample_weight=np.full(10, 1e20)),
@@ -209,3 +232,68 @@ def test_advice_of_the_scikit_learn_wrapper_works():
     with pytest.raises(ValueError, match=r"no samples of the classes \[2\].*; pass samples of every class, such as"):
         prefit.fit(x[y < 2], y[y < 2])
     assert prefit.fit(x[:30], y[:30]).classes_.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("values", [np.arange(10), P.max(axis=1), Y * 0.5], ids=["numbers", "confidences", "halves"])
+def test_a_further_column_of_a_frame_is_named(values: np.ndarray) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(P, columns=["cat", "dog", "owl"]).assign(id=values)
+    labels = np.array(["cat", "dog"])[Y]
+    with pytest.raises(ValueError, match="drop column 'id', since the others are the probabilities of all classes$"):
+        kcalib.evaluate(labels, frame)
+    assert kcalib.evaluate(labels, frame.drop(columns="id")).n_classes == 3
+
+
+def test_an_index_with_duplicates_has_no_advice_that_multiplies_rows() -> None:
+    pd = pytest.importorskip("pandas")
+    labels, frame = pd.Series(Y, index=np.arange(10) % 3 + 1), pd.DataFrame(P, index=np.arange(10)[::-1] % 3 + 1)
+    with pytest.raises(ValueError, match=r"pass the same samples, or, to pair them by position, pass y_true\.to_numpy"):
+        score(labels, frame)
+    assert score(labels.to_numpy(), frame) == score(Y, P)
+
+
+TABLES = {
+    "columns named by no prefix": (
+        "cat,dog,owl,label", "name it by --probs or --logits, several as A,B,C", ["--probs", "cat,dog,owl"],
+    ),
+    "a missing column of several": ("cat,dog,owl,label", "no column 'dgo'", ["--probs", "cat,dgo,owl"]),
+    "confidences": (
+        "confidence,dog,owl,correct", "for confidences pass --confidence confidence, and --labels",
+        ["--confidence", "confidence", "--labels", "correct", "--classes=dog,cat"],
+    ),
+    "a gap": ("prob_0,prob_2,prob_3,label", "the columns 'prob_0' to 'prob_3' have no number 1", []),
+    "no names": ("0.8,0.15,0.05,cat", "the first line must hold names of columns", []),
+    "a label of no column": ("prob_ant,prob_bee,prob_cow,label", "the names of the columns; correct the label", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_advice_for_tables(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header, message, options = TABLES[case]
+    labels = Y if case == "a gap" else np.array(["cat", "dog"])[Y]
+    rows = [",".join(map(str, [*p, label])) for p, label in zip(P, labels, strict=True)]
+    path = tmp_path / "m.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    works = bool(options) and "missing" not in case
+    assert main(["evaluate", str(path), *([] if works else options)]) == 1
+    assert message in capsys.readouterr().err
+    assert not works or main(["evaluate", str(path), *options]) == 0
+
+
+def test_a_single_column_is_named_after_its_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, labels in {"spam": ["ham", "spam"], "yes": ["no", "yes"]}.items():
+        rows = [f"{q},{labels[y]}" for q, y in zip(Q, Y, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"prob_{name},label", *rows]) + "\n")
+    assert main(["evaluate", str(tmp_path / "spam.csv"), str(tmp_path / "yes.csv")]) == 0
+    shown = capsys.readouterr().out
+    for name in ("spam", "yes"):
+        assert f"{name}: two classes: the second column, or the only one, is the probability of {name}\n" in shown
+
+
+def test_labels_in_a_file_of_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "p.npy", P)
+    np.savez(tmp_path / "good.npz", y_true=Y)
+    assert main(["evaluate", str(tmp_path / "p.npy"), "--labels", str(tmp_path / "good.npz")]) == 1
+    assert "good.npz' is no .npy file); name a file by --labels FILE.npy" in capsys.readouterr().err
+    np.save(tmp_path / "good.npy", Y)
+    assert main(["evaluate", str(tmp_path / "p.npy"), "--labels", str(tmp_path / "good.npy")]) == 0

@@ -71,9 +71,10 @@ def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[Mod
     else:
         label = next((name for name in (*LABEL_NAMES, "observation") if name in tasks), None)
         if label is None:
-            raise FileError(
-                f"there are no targets: the table has {listed(tasks)} beside quantiles; pass `targets`, or add y"
-            )
+            remedy = "pass `targets`, or add y"
+            if all(is_number(str(column)) for column in quantiles):
+                remedy += "; the first line must hold names of columns"
+            raise FileError(f"there are no targets: the table has {listed(tasks)} beside quantiles; {remedy}")
         true = tasks.pop(label).numbers(label)
     for model, columns in models.items():
         levels = sorted(columns)

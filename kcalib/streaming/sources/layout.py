@@ -342,6 +342,11 @@ class Layout:
             kind = TypeError if isinstance(error, TypeError) else FileError
             names = "|".join(map(re.escape, columns))
             message = str(error).replace("from_logits=True", self.logits_option)
+            numbers = [name for name in self.classes or () if isinstance(name, int)] if self.has_class_columns else []
+            gap = sorted({*range(max(numbers, default=0))} - {*numbers, 0})
+            if gap and re.search("sums to|expected one of", message):
+                numbered = " to ".join(map(repr, self.predictions[Y_PRED][:: len(numbers) - 1]))
+                message = f"{message}; the columns {numbered} have no number {', '.join(map(str, gap[:5]))}"
             raise kind(re.sub(rf"`({names})\[(\d+)(?:, (\d+))?\]", locate, message)) from None
 
 

@@ -63,7 +63,9 @@ def _find_labels(path: Path, options: ReadOptions) -> Path | None:
     if labels is None and (options.needs_labels or options.labels is not None):
         columns = options.columns("array", ())
         option, hint = columns.spelled("labels"), ""
-        if options.labels is not None:
+        if options.labels is not None and Path(options.labels).is_file():
+            hint = f" ({str(options.labels)!r} is no .npy file)"
+        elif options.labels is not None:
             hint = f" (there is no file {str(options.labels)!r}{columns.suggest_file(str(options.labels))})"
         raise FileError(
             f"the array has no labels{hint}; name a file by {option}{'' if option.endswith('=') else ' '}FILE.npy, "

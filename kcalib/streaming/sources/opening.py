@@ -94,9 +94,10 @@ def source(
         Name of the array or column of labels, or an .npy file with labels. Default: the first that exists of "labels",
         "label", "y_true", "y", "target", "targets", "y_test". An array, if `data` is an array of predictions.
     probs, logits : str, optional
-        Name of the array or column of probabilities or logits, or prefix of several columns (``probs_0``, ``probs_1``,
-        ..., or with the names of classes). Default: the first that exists of "probs", "probabilities", "y_prob",
-        "y_proba", "prob", "proba", "y_pred", "predictions", "p", then of "logits", "y_logits", "y_logit", "logit".
+        Name of the array or column of probabilities or logits, or several columns ("cat,dog,owl"), or their prefix
+        (``probs_0``, ``probs_1``, ..., or with the names of classes). Default: the first that exists of "probs",
+        "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p", then of "logits",
+        "y_logits", "y_logit", "logit".
     from_logits : bool
         Whether the predictions are logits, whatever their name.
     classes : iterable, optional

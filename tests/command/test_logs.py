@@ -131,7 +131,7 @@ def test_other_commands(logs, capsys, tmp_path):
 
 def test_options(logs, capsys, tmp_path):
     for options, message in (
-        (["--logits", "z"], "is read as a log of a language model, and --logits is for other files"),
+        (["--logits", "z"], "is a log of a language model, but --logits is for other files"),
         (["--by", "age"], "there is no field 'age' for --by; the file has the fields 'subject', 'target', 'acc'"),
         (["--per-character"], "no line can be used"),
         (["--classes", "A,B"], "has log-likelihoods, but --classes is for answers; leave it out"),

@@ -1,12 +1,12 @@
-r"""What the totals of a state say of the SKCE: estimate, test, bound of the error, as in memory by random features.
+r"""The SKCE of a state: estimate, test, and bound of the error, as with random features in memory.
 
 The test of class probabilities is the adaptive one, from sums of labels in cells and of two kernels.
 
-Estimates are exact for the kernel of the features, and so is the law of drawn labels. What needs rows comes from the
-sample of rows that the state keeps: spread of the rows' sums, limit law, eigenvalue. Of these the sums over all rows
-are known, :math:`\sum_i |\varphi_i|^2 |e_i|^2` and its expectation under calibration: they scale what the sample says,
-and what the sample lacks (`_lacking`) counts as if it were of one row, or in one direction, which is the worst. While
-all rows are in the sample everything is as in memory.
+Estimates are exact for the kernel of the features, as is the null distribution of drawn labels. The variance of row
+sums, the limit law and the eigenvalue come from the sample of rows that the state keeps. Sums over all rows are known,
+:math:`\sum_i |\varphi_i|^2 |e_i|^2` and its expectation under calibration. They scale the results of the sample; the
+part that the sample lacks (`_lacking`) counts as if it were in one row or one direction, the worst case. While all rows
+are in the sample, everything is as in memory.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult, TestBlo
 from kcalib.streaming._classes.totals import FeatureTotals, Totals
 from kcalib.streaming._options import SharedOptions, StateOptions
 
-ERRORS = 2.0  # standard errors of a sample's sum that are not taken for what it lacks
+ERRORS = 2.0  # standard errors that a sum of the sample may lack by chance
 
 
 @dataclass(frozen=True, eq=False)
 class KernelResults(ABC):
-    """Of a state with these totals."""
+    """Results for the totals of a state."""
 
     totals: FeatureTotals
     options: SharedOptions
@@ -78,7 +78,7 @@ class KernelResults(ABC):
 
     @property
     def counts_alike(self) -> bool:
-        """Whether samples are independent, and have weights of 1."""
+        """Whether samples are independent and have weight 1."""
         return self.totals.counts_alike
 
     @cached_property
@@ -90,25 +90,25 @@ class KernelResults(ABC):
     @cached_property
     @abstractmethod
     def problem(self) -> FeatureProblem:
-        """Of the sample of rows, with the map of all."""
+        """The problem of the sample of rows, with the feature map of the state."""
 
     @abstractmethod
     def few_errors(self) -> FewErrors | None:
-        """What upper limits rest on where errors are rare."""
+        """Return the basis of upper limits if errors are rare."""
 
     @abstractmethod
     def eigenvalue(self) -> MeanEigenvalue:
-        """The largest of the kernel, which the bound of the error rests on."""
+        """Return the largest eigenvalue of the kernel, for the bound of the error."""
 
     def target_sources(self) -> list[str]:
-        """Where a bandwidth of the target kernel comes from, if that was not given."""
+        """Return where a missing bandwidth of the target kernel comes from."""
         return []
 
-    of_features: ClassVar[bool]  # whether that is the feature kernel's
+    of_features: ClassVar[bool]  # whether it is that of the feature kernel
 
     @property
     def scale(self) -> float:
-        """How many rows one of the sample stands for."""
+        """Number of rows that a row of the sample represents."""
         return self.n / self.totals.sample.n
 
     @cached_property
@@ -126,12 +126,12 @@ class KernelResults(ABC):
         return FeatureMoments(total, None, None, None, None, trace, by_features, by_targets, None)
 
     def by_target_groups(self, squares: np.ndarray) -> list[np.ndarray]:
-        """Sums over the columns of each independent group of target features."""
+        """Return sums over the columns of each independent group of target features."""
         return [np.sum(squares, axis=1)]
 
     @property
     def estimate(self) -> float:
-        """Of samples in clusters that of pairs of different clusters."""
+        """The estimate; for samples in clusters over pairs of different clusters."""
         flipped = self.totals.cluster_blocks
         return float(self.moments.total) / self.pairs if flipped is None else flipped.estimate
 
@@ -141,7 +141,7 @@ class KernelResults(ABC):
 
     @cached_property
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the sample: sums of H over the other rows, and H_ii; shape (rows,)."""
+        """For the sample: sums of H over the other rows, and H_ii, shape (rows,)."""
         problem = self.problem
         forms, own = row_forms(
             problem.map, problem.points, problem.target_features, self.totals.sums, threads=self.threads
@@ -150,18 +150,18 @@ class KernelResults(ABC):
 
     @cached_property
     def lacking(self) -> float:
-        """The part of sum_i H_ii that the sample does not stand for."""
+        """The part of sum_i H_ii that the sample does not represent."""
         trace = float(self.moments.trace or 0.0)
         return trace * _lacking(self.rows[1], trace, self.n)
 
     @property
     def unseen(self) -> float:
-        """What these add to the sum of squares of the rows' sums, at most: none has a larger one than |S|^2 H_ii."""
+        """Upper bound of their part in the sum of squared row sums, each at most |S|^2 H_ii."""
         return max(0.0, float(self.moments.total) + float(self.moments.trace or 0.0)) * self.lacking
 
     @cached_property
     def spread(self) -> Spread:
-        """Of all rows, as far as the sample says it; of unweighted ones, at least four."""
+        """Spread of all rows, estimated from the sample; unweighted rows, at least four."""
         rows, own = self.rows
         n, total, trace = self.n, float(self.moments.total), float(self.moments.trace or 0.0)
         plug_in, unseen = (total + trace) / n**2, self.unseen
@@ -174,7 +174,7 @@ class KernelResults(ABC):
 
     @cached_property
     def null_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the sample under calibration, given the predictions: E H_ii, and E |a_i|^2 and E |a_i|^4, with weights."""
+        """For the sample under calibration given the predictions: E H_ii, E |a_i|^2 and E |a_i|^4, weighted."""
         weight = self.totals.sample.sample_weight
         squares, fourths = self.problem.null_powers()
         if weight is not None:
@@ -184,7 +184,7 @@ class KernelResults(ABC):
 
     @property
     def null_ratio(self) -> float:
-        """E sum H_ii of all rows, over what the sample says; 1 while it has all of them, infinite if it says 0."""
+        """E sum H_ii of all rows over that of the sample; 1 if it has all rows, infinite if it has 0."""
         sampled = self.scale * float(np.sum(self.null_rows[0]))
         if self.scale == 1.0:
             return 1.0
@@ -192,7 +192,7 @@ class KernelResults(ABC):
 
     @property
     def effective_events(self) -> float:
-        """About how many events the law under calibration rests on, see `null_moments.effective_events`."""
+        """Number of events that the null distribution rests on, see `null_moments.effective_events`."""
         own, (squares, fourths) = self.null_rows
         lacking = _lacking(own, self.totals.null_own, self.n)
         sampled = self.scale * float(np.sum(squares)) ** 2 / float(np.sum(fourths)) if np.any(fourths > 0) else 0.0
@@ -201,7 +201,7 @@ class KernelResults(ABC):
 
     @cached_property
     def null_squares(self) -> float:
-        """E sum_{i != j} H_ij^2 under calibration, given the predictions."""
+        """E sum_{i != j} H_ij^2 under calibration given the predictions."""
         if self.totals.drawn is not None and len(self.totals.drawn) >= FEWEST_DRAWS:
             return float(np.mean(self.totals.drawn**2)) / 2
         ratio, count = self.null_ratio, self.totals.sample.n
@@ -210,7 +210,7 @@ class KernelResults(ABC):
         return null_squares_of(self.problem) * ratio**2 * self.n * (self.n - 1) / (count * (count - 1))
 
     def law(self, statistic: float) -> ChiSquareMixture:
-        """The limit law of n SKCE, its mean not subtracted: shape by the sample, sum of eigenvalues by all rows."""
+        """Return the limit law of n SKCE, not centred: shape from the sample, sum of eigenvalues from all rows."""
         ratio = self.null_ratio
         implicit = make_feature_matrix(self.problem, self.n)
         if not math.isfinite(ratio) or implicit.squares == 0:
@@ -255,7 +255,7 @@ class KernelResults(ABC):
         return NullLaw(float(law.logsf(statistic + law.mean)), description, pvalue_from="law")
 
     def described(self) -> dict[str, Any]:
-        """What both results say about how they were computed."""
+        """Return the fields of results on how they were computed."""
         rows, fields = self.totals.bandwidth_rows, self.problem.described()
         sources = (
             [] if rows is None else [f"median {metrics_of(self.totals.kernel)} distance of the first {rows} samples"]
@@ -277,7 +277,7 @@ class KernelResults(ABC):
         }
 
     def errors(self) -> dict[str, Any]:
-        """Standard errors of the estimate; those of samples are None below four, and with weights."""
+        """Return standard errors of the estimate; those of samples are None below four, and with weights."""
         spread = self.spread if self.n >= 4 and self.counts_alike else None
         of_samples = None if spread is None else spread.standard_error(self.null_squares)
         null_error = None if not self.counts_alike else statistics.null_standard_error(self.null_squares, self.n)
@@ -314,12 +314,12 @@ class KernelResults(ABC):
         }
 
     def make_cluster_fields(self, flipped: FlippedBlocks) -> dict[str, Any]:
-        """Return the same of samples in clusters."""
+        """Return the fields of the test for samples in clusters."""
         bandwidth = self.problem.packed.bandwidth if self.problem.data.has_classes else None
         return {"method": Adaptive.name, **rank_blocks(flipped.blocks, bandwidth, *flipped.describe())}
 
     def combine_with_law(self, ranked: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields with a kernel block that has no draws, by Bonferroni's inequality."""
+        """Combine the fields with a kernel block without draws, by Bonferroni's inequality."""
         law = self.null_law()
         pvalue = math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue
         total = float(self.moments.total)
@@ -364,7 +364,7 @@ class KernelResults(ABC):
         )
 
     def measured(self, level: float, tolerance: float | None) -> Measured:
-        """Estimate, test, and what they say of the size of the error."""
+        """Return estimate, test, and confidence bounds of the error."""
         test = self.test()
         bound = bound_or_none(lambda: self._bound(test, level), tolerance, "leave it out")
         return Measured(self.skce(), test, bound, level, tolerance)
@@ -378,7 +378,7 @@ class KernelResults(ABC):
 
 
 class StateResults(ABC):
-    """Base class of the results that states of every kind have."""
+    """Base class of results of states of every kind."""
 
     _RESULTS: ClassVar[type[KernelResults]]
     _threads: int | None
@@ -401,9 +401,9 @@ class StateResults(ABC):
         Returns
         -------
         SKCEResult
-            As of ``kcalib.skce(..., estimator="features")``: exact for the kernels of the features, unbiased for the
-            given kernels. The spread of the samples comes from the rows that the state keeps, and is never below what
-            the predictions say; with weights there is no standard error.
+            The result of ``kcalib.skce(..., estimator="features")``: exact for the kernels of the features, unbiased
+            for the given kernels. The variance over samples comes from the rows that the state keeps, and is at least
+            what the predictions imply. With weights there is no standard error.
 
         Raises
         ------
@@ -428,15 +428,15 @@ class StateResults(ABC):
         Returns
         -------
         CalibrationTestResult
-            For class probabilities that of `kcalib.methods.Adaptive`, exact for every number of samples: down to
-            1 / (1 + n_resamples) the p-value is that of the samples in memory, if rows were numbered from 0 on. Below,
-            the bound of the temperature is a little larger, of tilts that are fixed before rows are seen. Where the
-            sums of all draws are too large for the state (see `n_resamples`), the kernel has a fifth of the level, and
-            its p-value is that of the limit law; ``null_law`` says so. For predicted numbers likewise, by their PIT
-            values, of which there are always draws; for vectors that of ``method="features"``. Without draws of labels
-            or vectors, by the limit law of the SKCE given the predictions, of which the rows that the state keeps give
-            the shape and all rows the scale. With weights, which must not depend on the labels, nothing is said below
-            1 / (1 + n_resamples).
+            For class probabilities the result of `kcalib.methods.Adaptive`, exact for every number of samples. The
+            p-value is that of the samples in memory if it is at least 1 / (1 + n_resamples) and rows are numbered from
+            0 on. Below, it is slightly larger, since the bound of the temperature uses fixed tilts. If the sums of all
+            draws are too large for the state (see `n_resamples`), the kernel has a fifth of the level, and its p-value
+            comes from the limit law; ``null_law`` says so. For predicted numbers the same by their PIT values, which
+            always have draws; for vectors the result of ``method="features"``. Without draws of labels or vectors the
+            p-value comes from the limit law of the SKCE given the predictions, with its shape from the rows that the
+            state keeps and its scale from all rows. With weights, which must not depend on the labels, the p-value is
+            at least 1 / (1 + n_resamples).
 
         Raises
         ------
@@ -446,7 +446,7 @@ class StateResults(ABC):
         Warns
         -----
         AntiConservativeWarning
-            Where a kernel has no draws: if the predictions leave too few events open for the limit law.
+            If a kernel has no draws and the predictions leave too few events open for the limit law.
 
         Examples
         --------
@@ -465,7 +465,7 @@ class StateResults(ABC):
 
 
 class LabelResults(KernelResults):
-    """Of a state of class probabilities."""
+    """Results of a state of class probabilities."""
 
     totals: Totals
     options: StateOptions
@@ -479,7 +479,7 @@ class LabelResults(KernelResults):
         return LabelFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads)
 
     def null_fields(self) -> dict[str, Any]:
-        """Return those of the adaptive test, where labels were drawn."""
+        """Return the fields of the adaptive test, if labels were drawn."""
         totals = self.totals
         if totals.labels is None:
             return super().null_fields()
@@ -529,13 +529,13 @@ def metrics_of(kernel: Kernel) -> str:
 
 
 def sum_about_mean(values: np.ndarray, n: int) -> float:
-    """The sum of squares of the deviations from the mean of n numbers, without bias, of which these are drawn."""
+    """Return an unbiased estimate of the sum of squared deviations of n numbers, given a sample of them."""
     count = len(values)
     return float(np.var(values, ddof=1)) * (n - 1) if count > 1 else 0.0
 
 
 def _lacking(values: np.ndarray, total: float, n: int) -> float:
-    """The share of the total that the rows of the sample do not stand for, beyond what chance explains; in [0, 1]."""
+    """Return the share of the total, in [0, 1], that the sample lacks beyond what chance explains."""
     count = len(values)
     if count == n or not total > 0:
         return 0.0

@@ -1,8 +1,8 @@
-"""Metrics of models on the same rows, from the totals of their states and the sums of their pairs.
+"""Metrics of models on the same rows, from the totals of their states and the sums of pairs of models.
 
-As `inference.metrics` has them for samples in memory, to which the losses and bins of few samples, all of which the
-states keep, are handed. Of more the paired spread of scores is exact, that of the SKCE comes from the rows that all
-states keep, the same of all models; limits of an ECE have normal deviations in place of a bootstrap.
+They follow `inference.metrics`. If the states keep all rows, these functions get the losses and bins of the rows.
+Otherwise the variance of paired scores is exact, that of the SKCE comes from the rows that all states keep, and limits
+of an ECE use normal deviations instead of a bootstrap.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ SHARED = (
     "backend",
     "backend_reason",
 )
-SAME = 1e-12  # relative; the values of samples that are all at hand
+SAME = 1e-12  # relative difference of equal values
 
 
 @dataclass(frozen=True)
 class Compared:
-    """States of some models with their sums."""
+    """States of models with their sums."""
 
     totals: Sequence[Totals]  # of each model
     pairs: Sequence[PairSums]  # in the order of itertools.combinations
@@ -83,7 +83,7 @@ class Compared:
         return list(itertools.combinations(range(len(self.totals)), 2))
 
     def has_all(self, values: Sequence[float], of: Callable[[Classification], float]) -> bool:
-        """Return whether the states keep all rows, and `of` of these rows gives the same values."""
+        """Return whether the states keep all rows, and `of` these rows returns the same values."""
         if self.n > self.totals[0].sample.n:
             return False
         return all(
@@ -126,7 +126,7 @@ def skce(compared: Compared, confidence_level: float) -> MetricResult:
 
 
 def _difference(a: LabelResults, b: LabelResults, squares: float) -> Spread:
-    """Sums over H^A - H^B, from the rows that both keep."""
+    """Return the spread of H^A - H^B, from the rows that both keep."""
     n, total = a.n, float(a.moments.total) - float(b.moments.total)
     unseen = (math.sqrt(a.unseen) + math.sqrt(b.unseen)) ** 2
     deviations = sum_about_mean(a.rows[0] - b.rows[0], n) + unseen

@@ -1,8 +1,9 @@
-r"""Two models on the same rows: exact sums of what their losses and their gaps have in common, and limits from these.
+r"""Exact sums over pairs of models on the same rows: of their losses and gaps, and confidence limits from these.
 
-Of the losses l of each row (Brier score, log loss) there is :math:`\sum (l^A - l^B)^2`; of the gaps g of top labels,
-correctness minus confidence, :math:`\sum g^A g^B` over the rows in bin b of A and bin c of B, which with the bins of
-either model is the covariance of all their gaps, and how many rows of a bin have another gap or bin in the other model.
+For the losses l of each row (Brier score, log loss) there is :math:`\sum (l^A - l^B)^2`. For the gaps g of top labels,
+correctness minus confidence, there are :math:`\sum g^A g^B` over the rows in bin b of A and bin c of B, which with the
+bins of each model give the covariance of all gaps, and the number of rows of a bin with another gap or bin in the other
+model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOSSES = ("brier_score", "log_loss")
 
 @dataclass(frozen=True, eq=False)
 class RowTerms:
-    """Of the rows of a batch, of one model."""
+    """Terms of the rows of a batch, for one model."""
 
     losses: np.ndarray  # in the order of `LOSSES`, shape (2, n); the first one is |e|^2
     gaps: np.ndarray  # shape (n,)
@@ -41,7 +42,7 @@ class RowTerms:
 
 @dataclass(frozen=True, eq=False)
 class PairSums(Sums):
-    """Of two models, A and B."""
+    """Sums for two models, A and B."""
 
     squares: ExactSums  # of the differences of losses, shape (2,)
     products: ExactSums  # of gaps by the bins of A and of B, shape (n_bins, n_bins)
@@ -71,7 +72,7 @@ def ece_difference(
     n_replicates: int,
     seed: int,
 ) -> Estimate:
-    """The ECE of A minus that of B; `used` are the bins of either that hold samples."""
+    """Return the ECE of A minus that of B; `used` are the bins of either that hold samples."""
     n, tail = a.n, (1 - confidence_level) / 2
     products = sums.products.to_float()[np.ix_(*used)] / n
     in_a, in_b = ((sums.differing[k][used[k]] > 0).astype(np.float64) for k in range(2))
@@ -92,7 +93,7 @@ def ece_difference(
 
 
 def _normal(a: BinnedGaps, b: BinnedGaps, products: np.ndarray, n_replicates: int, seed: int) -> np.ndarray:
-    """Deviations of the means of all bins of A, and then of B, as those of many samples; shape (bins, R)."""
+    """Return normal deviations of the means of all bins of A, then of B, shape (bins, R)."""
     means = np.concatenate([a.means, b.means])
     seconds = np.block([[np.diag(a.squares), products], [products.T, np.diag(b.squares)]])
     values, vectors = linalg.eigh((seconds - np.outer(means, means)) / a.n)

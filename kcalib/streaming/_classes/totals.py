@@ -1,4 +1,4 @@
-"""What a state has found, as plain numbers: results are made of these."""
+"""Totals of a state as plain numbers, from which results are computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kcalib.streaming._row_sums.score_sums import Extremes
 
 @dataclass(frozen=True, eq=False)
 class RowTotals:
-    """Of all rows of a state, in float64."""
+    """Totals over all rows of a state, in float64."""
 
     n: int
     n_weighted: int  # rows whose weight is not 1
@@ -27,15 +27,15 @@ class RowTotals:
 
     @property
     def counts_alike(self) -> bool:
-        """Whether samples are independent, and have weights of 1."""
+        """Whether samples are independent and have weight 1."""
         return not (self.n_weighted or self.has_clusters)
 
     def describe_samples(self) -> str:
-        """Say what samples are that do not count alike."""
+        """Describe samples that are not independent or have weights."""
         return "samples in clusters" if self.has_clusters else "weighted samples"
 
     def remedy(self) -> str:
-        """Say which state there can be of samples that do."""
+        """Describe the state that would be needed."""
         if self.has_clusters:
             return "make a state without clusters=True, of samples that are independent"
         return "make a state without `sample_weight`"
@@ -43,7 +43,7 @@ class RowTotals:
 
 @dataclass(frozen=True, eq=False)
 class FeatureTotals(RowTotals):
-    """And the sums of features, with those of the rows of open blocks."""
+    """Totals with sums of features, including the rows of open blocks."""
 
     kernel: Kernel  # with its bandwidths
     bandwidth_rows: (
@@ -63,7 +63,7 @@ class FeatureTotals(RowTotals):
 
 @dataclass(frozen=True, eq=False)
 class BinTotals(RowTotals):
-    """What needs no kernel, of class probabilities as the lens has them."""
+    """Totals that need no kernel, of class probabilities after the lens."""
 
     cells: np.ndarray  # of the top label, then of each class, shape (1 + m, n_bins, 5), in the order of `CELLS`
     extremes: Extremes  # of the top label's confidence in each bin
@@ -71,13 +71,13 @@ class BinTotals(RowTotals):
 
     @property
     def confidences(self) -> slice:
-        """The row of the cells that has the confidences: of the top label, or of "right"."""
+        """The row of the cells with the confidences: of the top label, or of "right"."""
         return slice(2, 3) if self.lens.has_confidence else slice(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Totals(BinTotals, FeatureTotals):
-    """All of a state of class probabilities."""
+    """All totals of a state of class probabilities."""
 
     root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, r); None for the Kronecker delta
     sample: Classification

@@ -1,7 +1,7 @@
-"""What arrays of a file must be beyond types and shapes, so that whoever reads a state can rely on them.
+"""Checks of arrays from a file beyond types and shapes.
 
-A checksum tells damage, not intent: numbers that are used as indices, or that results divide by, are looked at here,
-once, when a state is read (`Accumulator.of`).
+A checksum detects damage, not intent: numbers that are used as indices or divisors are checked once, when a state is
+read (`Accumulator.of`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CUT = 2.0**-80  # what sums may lack of each of their terms
 
 
 def row_set(intervals: Iterable[tuple[int, int]]) -> RowSet:
-    """The set of rows with these intervals."""
+    """Return the set of rows with these intervals."""
     starts, stops = [], []
     last = -1
     for start, stop in intervals:
@@ -31,7 +31,7 @@ def row_set(intervals: Iterable[tuple[int, int]]) -> RowSet:
 
 
 def check_rows(rows: Rows, row_set: RowSet, kind: str) -> None:
-    """Refuse rows, called `kind` in messages, that are not in `row_set`, lack a part or have impossible weights."""
+    """Refuse rows, called `kind` in messages, that are not in `row_set`, incomplete, or have invalid weights."""
     numbers, weights = rows.numbers, rows.weights
     if len({len(part) for part in rows}) > 1:
         counts = ", ".join(f"{len(part)} {name}" for name, part in zip(rows._fields, rows, strict=True))
@@ -49,7 +49,7 @@ def check_rows(rows: Rows, row_set: RowSet, kind: str) -> None:
 
 
 def check_weight_sums(n: int, n_weighted: int, weight: float, squares: float) -> None:
-    """Refuse sums of weights, and of their squares, that n rows cannot have."""
+    """Refuse sums of weights and of their squares that are impossible for n rows."""
     if not 0 <= n_weighted <= n:
         raise ValueError(f"{n_weighted} of {n} rows have weights")
     few, many, cut = 1 - _ROUNDING, 1 + _ROUNDING, n * _CUT

@@ -1,7 +1,7 @@
-"""Sums over rows of predicted distributions, block by block: of scores, and of features and target features.
+"""Sums over rows of predicted distributions, block by block: of scores, and of features with target features.
 
-A block is 1024 rows by their numbers. Its rows are added up in float64, in a fixed order, and the sums of blocks are
-added exactly. `ForecastMachine` makes them for kernels whose bandwidths are known.
+A block has 1024 consecutive row numbers. Its rows are summed in float64 in a fixed order, and blocks are added exactly.
+`ForecastMachine` computes them for kernels with known bandwidths.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COLUMNS_AT_ONCE = 2**9  # columns of target features of drawn targets that are a
 
 @dataclass(frozen=True, eq=False)
 class DrawnTargets(Sums):
-    """Of targets that are drawn from the predictions."""
+    """Sums for targets drawn from the predictions."""
 
     _stored: ClassVar = {"sums": "drawn_sums", "squares": "drawn_squares"}
 
@@ -53,7 +53,7 @@ class DrawnTargets(Sums):
     squares: ExactSums  # sum |a|^2, shape (n_resamples,)
 
     def add(self, draws: slice, sums: np.ndarray, squares: np.ndarray) -> None:
-        """Add what some of the draws are in a block, in place."""
+        """Add the sums of some draws in a block, in place."""
         for total, values in ((self.sums, sums), (self.squares, squares)):
             new = ExactSums(total.high[draws], total.low[draws]) + ExactSums.of(values)
             total.high[draws], total.low[draws] = new.high, new.low
@@ -61,7 +61,7 @@ class DrawnTargets(Sums):
 
 @dataclass(frozen=True, eq=False)
 class ForecastSums(Sums):
-    """Of features and target features in the units of the `ForecastMachine`."""
+    """Sums of features and target features in the units of the `ForecastMachine`."""
 
     sums: ExactSums  # sum phi (x) a, shape (n_columns + n_fine, r), of the kernel and, with draws, the fine one
     target_squares: ExactSums  # sum |a_h|^2 of each independent group h of target features
@@ -72,7 +72,7 @@ class ForecastSums(Sums):
 
 
 class BlockSums(NamedTuple):
-    """Of a block of rows, in float64."""
+    """Sums of a block of rows, in float64."""
 
     sums: np.ndarray
     target_squares: np.ndarray
@@ -83,7 +83,7 @@ class BlockSums(NamedTuple):
 
 
 class ForecastMachine:
-    """Make sums of blocks; features and target features are divided by powers of two, so that these are about 1."""
+    """Computes sums of blocks; features and target features are divided by powers of two to be about 1."""
 
     def __init__(self, options: ForecastOptions, threads: int | None) -> None:
         self.options, self.threads = options, threads
@@ -124,7 +124,7 @@ class ForecastMachine:
         )
 
     def add(self, sums: ForecastSums, pieces: Iterable[Rows]) -> ForecastSums:
-        """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
+        """Add rows of blocks; each piece is ascending, and has all rows of its blocks."""
         drawn = None if sums.drawn is None else sums.drawn.copy()
         new = replace(sums, drawn=None)
         for block in self._blocks(pieces):
@@ -192,7 +192,7 @@ class ForecastMachine:
     def _drawn(
         self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: Tile, scale: np.ndarray
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Which targets are drawn depends on seed, draw and row number alone."""
+        """Return sums for drawn targets, which depend on seed, draw and row number only."""
         n_draws, r, per_row = self.n_draws, len(self.target_groups), prediction._n_uniforms
         assert per_row is not None
         at_once = max(1, COLUMNS_AT_ONCE // r)
@@ -208,7 +208,7 @@ class ForecastMachine:
         return np.concatenate([sum_products(part, points, target_features, threads=1)[0] for part in self.maps])
 
     def target_features(self, prediction: Distribution) -> TargetFeatures:
-        """Of some predictions. The centre of phases is 0: it must be that of all states."""
+        """Return target features; the centre of phases is 0, as in all states."""
         if self.options.levels:
             factor = target_factor(Forecasts(np.zeros((prediction.n, 1)), prediction, None), self.options.target_kernel)
             return ExactTargetFeatures(factor, factor.route)
@@ -219,16 +219,16 @@ class ForecastMachine:
 
     @property
     def n_columns(self) -> int:
-        """Of the kernel; those of the fine one come after them."""
+        """Number of columns of the kernel, before those of the fine one."""
         return self.maps[0].n_columns
 
     def group_lengths(self, which: int = 0) -> np.ndarray:
-        """|phi_g|^2 of each group of features of a kernel, the same for all rows."""
+        """Return |phi_g|^2 of each group of features of a kernel, the same for all rows."""
         feature_map = self.maps[which]
         return np.bincount(feature_map.groups, feature_map.amplitudes**2, feature_map.n_groups)
 
     def drawn_totals(self, drawn: DrawnTargets) -> np.ndarray:
-        """sum_{i != j} H_ij of each draw's targets, shape (2, n_resamples), of the kernel and the fine one."""
+        """Return sum_{i != j} H_ij for each draw, shape (2, n_resamples), for the kernel and the fine one."""
         totals = []
         for high, low in zip(drawn.sums.high, drawn.sums.low, strict=True):
             squares = np.sum(ExactSums(high, low).to_float() ** 2, axis=1)
@@ -238,7 +238,7 @@ class ForecastMachine:
 
 
 def blocks_of(rows: Rows) -> Iterator[Rows]:
-    """The rows of each block, of ascending ones."""
+    """Yield the rows of each block, given ascending rows."""
     ends = np.append(np.flatnonzero(np.diff(rows.numbers // ROWS)) + 1, len(rows.numbers))
     for begin, end in zip(np.append(0, ends[:-1]).tolist(), ends.tolist(), strict=True):
         yield rows.take(slice(begin, end))

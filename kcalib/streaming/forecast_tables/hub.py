@@ -1,4 +1,4 @@
-"""Long tables of hubs: a row for each quantile, sample or category of a forecast, whose type is in `output_type`."""
+"""Long tables of hubs: a row for each quantile, sample or category of a forecast, named by `output_type`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def read_hub(table: Table, targets: Table, name: str, sort: bool) -> Iterator[Mo
             raise FileError(f"there is no column {field!r}; the table has {listed(columns)}: rename or add it")
     tasks = {name: column for name, column in columns.items() if name not in (*FIELDS, *MODEL)}
     if not tasks or not table.n:
-        raise FileError(f"there are {table.n} rows and the columns of tasks {listed(tasks)}, expected some of both")
+        raise FileError(
+            f"there are {table.n} rows and the columns of tasks {listed(tasks)}, expected at least one of both"
+        )
     model = next((columns[key] for key in MODEL if key in columns), Column.of_values(nothing, [name]))
     subject = tasks.get("target", Column.of_values(nothing, [""]))
     kind, task = columns["output_type"], nothing
@@ -41,7 +43,7 @@ def read_hub(table: Table, targets: Table, name: str, sort: bool) -> Iterator[Mo
     groups = np.unique(np.stack([model.codes, subject.codes, kind.codes], axis=1)[is_type], axis=0)
     of_numbers = groups[kind.shown[groups[:, 2]] != "pmf", 1]
     if "target" not in targets.columns and len(np.unique(of_numbers)) > 1:
-        raise FileError("the forecasts are of several targets, and the targets have no column 'target'; add it to them")
+        raise FileError("the forecasts have several targets, but the table of targets has no column 'target'; add it")
     n_subjects, n_kinds = (len(np.unique(groups[:, i])) for i in (1, 2))
     for m, s, k in groups.tolist():
         names = [model.shown[m], *[subject.shown[s]] * (n_subjects > 1), *[kind.shown[k]] * (n_kinds > 1)]
@@ -84,7 +86,7 @@ def _read_part(
     if len(entry) < part.n:
         row = int(np.setdiff1d(np.arange(part.n), again)[0])
         where = ", ".join(f"{field} {column.shown[column.codes[row]]}" for field, column in tasks.items())
-        raise FileError(f"output_type_id {ids.shown[ids.codes[row]]} is there twice for {where}; drop one of the rows")
+        raise FileError(f"output_type_id {ids.shown[ids.codes[row]]} appears twice for {where}; drop one of the rows")
     patterns, counts = np.unique(~np.isnan(matrix), axis=0, return_counts=True)
     columns = patterns[max(range(len(counts)), key=lambda i: (counts[i], patterns[i].sum()))]
     true = targets.find_targets({name: column.take(first) for name, column in tasks.items()}, is_pmf=kind == "pmf")

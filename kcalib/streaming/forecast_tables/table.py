@@ -1,6 +1,6 @@
-"""Tables of any columns: `read_table` reads files and frames, `Table.find_targets` looks up rows by shared columns.
+"""Tables with any columns: `read_table` reads files and frames, `Table.find_targets` looks up rows by shared columns.
 
-Cells are compared as numbers and dates where they are such: libraries make 1 of 01, and a time of a date.
+Cells are compared as numbers or dates if possible: libraries turn 01 into 1, and a date into a time.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MISSING = {"", "NA", "N/A", "NaN", "nan", "NaT", "None", "<NA>", "null"}
 TIME = re.compile(r"\d{4}-?\d\d-?\d\d[T ]\d\d.*")
 MODEL = ("model_id", "model")
 TARGETS = ("oracle_value", "observation", *LABEL_NAMES)
-DATES = ("target_end_date", "target_date", "date", "time", "ds", "timestamp")  # of what is predicted
-BESIDE = ("output_type", "output_type_id", "as_of")  # of targets, which share them with no forecast
+DATES = ("target_end_date", "target_date", "date", "time", "ds", "timestamp")  # of the predicted event
+BESIDE = ("output_type", "output_type_id", "as_of")  # columns that do not match targets and forecasts
 
 
 class Column(NamedTuple):
-    """The values of a column, each kept once."""
+    """A column, with each distinct value once."""
 
-    codes: np.ndarray  # places in what follows, shape (n,)
-    keys: np.ndarray  # text that equal values share; "" of missing ones
-    shown: np.ndarray  # the values as they are written
+    codes: np.ndarray  # indices into `keys` and `shown`, shape (n,)
+    keys: np.ndarray  # canonical texts; "" for missing values
+    shown: np.ndarray  # texts as written
 
     @classmethod
     def of_values(cls, codes: np.ndarray, values: Sequence[Any]) -> Column:
@@ -61,7 +61,7 @@ class Column(NamedTuple):
         return list(self.keys[self.codes].tolist())
 
     def numbers(self, name: Any) -> np.ndarray:
-        """Return floats, NaN where there is none."""
+        """Return floats, NaN for missing values."""
         values = np.asarray([float(text) if is_number(text) else np.nan for text in self.keys])[self.codes]
         for row in np.flatnonzero(np.isnan(values) & (self.keys[self.codes] != "")):
             text = str(self.shown[self.codes[row]])
@@ -69,7 +69,7 @@ class Column(NamedTuple):
         return values
 
     def array(self) -> np.ndarray:
-        """Return numbers if all values are written as such, else text."""
+        """Return numbers if all values are numbers, else texts."""
         shown = self.shown[self.codes]
         used = np.unique(shown)
         if all(is_number(text) and not re.match(r"[+-]?0\d", text) for text in used):
@@ -84,7 +84,7 @@ class Table(NamedTuple):
     n: int
 
     def find_targets(self, tasks: Mapping[Any, Column], *, is_pmf: bool = False) -> np.ndarray:
-        """Return the target of each task, NaN where there is none; with `is_pmf` the key of a category, or ""."""
+        """Return the target of each task, NaN if missing; with `is_pmf` the key of a category, or ""."""
         others = [name for name in self.columns if name not in tasks]
         value = next((name for name in TARGETS if name in others), others[0] if len(others) == 1 else None)
         used = {name: name for name in self.columns if name in tasks and name not in BESIDE}
@@ -95,8 +95,8 @@ class Table(NamedTuple):
         if value is None or not used or (has_dates and not set(used.values()) & set(DATES)):
             raise FileError(
                 f"the targets have the columns {listed(self.columns)}, the forecasts {listed(tasks)}; expected shared "
-                "columns that say which target is whose, such as location and target_end_date, and the values in a "
-                "column oracle_value, observation or y; rename columns, or beside columns of quantiles pass an array"
+                "columns, such as location and target_end_date, and the values in a column oracle_value, observation or "
+                "y; rename columns, or with columns of quantiles pass an array"
             )
         values, is_row = self.columns[value], np.ones(self.n, dtype=bool)
         if "output_type" in self.columns:
@@ -141,12 +141,12 @@ def listed(names: Any) -> str:
 
 
 def read_table(data: Any) -> Table:
-    """Read all columns of files or of a frame; models of several files without a column of them are their folders."""
+    """Read all columns of files or of a frame; without a column of models these are named after folders."""
     numbers: dict[Any, dict[Any, int]] = {}
     codes: dict[Any, CArray[int]] = {}
     for columns in _read_batches(data):
         if numbers and set(numbers) != set(columns):
-            raise FileError(f"the files have the columns {listed(numbers)} and {listed(columns)}; read them one by one")
+            raise FileError(f"the files have the columns {listed(numbers)} and {listed(columns)}; read them separately")
         for name, values in columns.items():
             places = numbers.setdefault(name, {})
             for value in dict.fromkeys(values):
@@ -159,7 +159,7 @@ def read_table(data: Any) -> Table:
 
 
 def read_file(path: Path) -> Iterator[dict[Any, Any]]:
-    """Yield columns of a file by name, at first without rows."""
+    """Yield columns of a file by name, first without rows."""
     check_file(path)
     suffix = suffix_of(path)
     if suffix == ".parquet":

@@ -1,4 +1,4 @@
-"""Frames with a column for each quantile, as sktime, GluonTS, AutoGluon, darts and Nixtla have them."""
+"""Frames with a column for each quantile, as from sktime, GluonTS, AutoGluon, darts and Nixtla."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcalib.streaming.forecast_tables.table import Column, Table, listed
 from kcalib.streaming.sources.text import is_number
 
 NUMBER = r"(\d*\.?\d+(?:\.0)?)"
-# Names of columns, and what gives the level of the quantile: a coverage in percent, percent, or a level.
+# Names of columns, with the level as coverage in percent, percent, or fraction.
 NIXTLA = re.compile(rf"(.+)-(lo|hi)-{NUMBER}")
 MEDIAN = re.compile(r"(.+)-median")
 PERCENT = re.compile(rf"(?:(.+)-q-|[pq](?=\d\d)){NUMBER}")  # TimeGPT, and p10 of GluonTS
@@ -23,7 +23,7 @@ SIDES = {"lower": -1, "lo": -1, "upper": 1, "hi": 1}
 
 
 def find_quantiles(names: Iterable[Any]) -> dict[str, dict[Any, Any]]:
-    """Return the columns of each model by the level of their quantiles; none of tables that are no such frames."""
+    """Return for each model its columns by the level of their quantiles; empty for other tables."""
     names = list(names)
     models: dict[str, dict[Any, Any]] = {}
     if "p0" in names or "p1" in names or all(is_number(str(name)) for name in names):
@@ -32,7 +32,7 @@ def find_quantiles(names: Iterable[Any]) -> dict[str, dict[Any, Any]]:
         model, level = _parse(name)
         columns = models.setdefault(model, {})
         if level in columns and level is not None:
-            raise FileError(f"the columns {columns[level]!r} and {name!r} are both of the level {level:g}; drop one")
+            raise FileError(f"the columns {columns[level]!r} and {name!r} both have the level {level:g}; drop one")
         columns[level] = name
     for columns in models.values():
         columns.pop(None, None)
@@ -40,7 +40,7 @@ def find_quantiles(names: Iterable[Any]) -> dict[str, dict[Any, Any]]:
 
 
 def _parse(name: Any) -> tuple[str, float | None]:
-    """Return the model and the level that the name of a column says, None of other columns."""
+    """Return the model and the level in the name of a column; None for other columns."""
     if isinstance(name, tuple):  # of sktime: variable, coverage or level, and the side
         side = SIDES.get(name[2]) if len(name) == 3 else 0
         is_quantile = len(name) in (2, 3) and side is not None and isinstance(name[1], (int, float))
@@ -57,7 +57,7 @@ def _parse(name: Any) -> tuple[str, float | None]:
 
 
 def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[ModelForecasts]:
-    """Yield the forecasts of each model; targets are an array, a table, or a column beside the forecasts."""
+    """Yield the forecasts of each model; targets are an array, a table, or a column of the table."""
     models = find_quantiles(table.columns)
     quantiles = {column for columns in models.values() for column in columns.values()}
     tasks = {name: column for name, column in table.columns.items() if name not in quantiles}
@@ -85,7 +85,7 @@ def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[Mod
 
 
 def _check_once(tasks: Mapping[Any, Column]) -> None:
-    """Refuse rows of one task, whose target would count twice."""
+    """Refuse several rows for the same task, whose target would count twice."""
     _, first, counts = np.unique(
         np.stack([column.codes for column in tasks.values()]), axis=1, return_index=True, return_counts=True
     )

@@ -1,4 +1,4 @@
-"""Logs of language models: what each record is, and what the records of a model are together."""
+"""Logs of language models: recognise each record, and combine the records of a model."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from kcalib.streaming.sources.content import damage_error
 from kcalib.streaming.sources.reader import check_room
 
 SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?")  # files of lm_eval
-LONGEST = 64  # characters of text that may name a group of samples
-# What may say that log-probabilities are not those of the model, and when it does not.
+LONGEST = 64  # characters of a text that may name a group
+# Fields that may indicate changed log-probabilities, and their harmless values.
 RAW = {"logprobs_mode": ("raw_logprobs",), "temperature": (0, 1), "top_p": (0, 1)}
-# What an option is for.
+# Kinds of records that an option is for.
 OWNERS = {
     "choices": "answers",
     "per_character": "log-likelihoods",
@@ -52,7 +52,7 @@ OWNERS = {
     "labels": "answers, log-likelihoods, confidences and probabilities",
 }
 
-Record = tuple[str, Any, dict[str, str]]  # the name of the file's model, what the line holds, and what its name says
+Record = tuple[str, Any, dict[str, str]]  # model of the file, content of the line, fields from the file name
 
 
 class LogOptions(NamedTuple):
@@ -66,7 +66,7 @@ class LogOptions(NamedTuple):
 
 @dataclass
 class _Model:
-    """What was read of one model: lines by kind, with the fields of each, and the reasons of those not used."""
+    """What was read for a model: records by kind with their fields, and the reasons of unused ones."""
 
     name: str
     lines: dict[str, list[tuple[Any, dict[str, Any]]]] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class _Model:
     vocabulary: dict[Hashable, int] = field(default_factory=dict)
 
     def keep(self, kind: str, contents: Iterable[Any], is_kept: Sequence[bool], reason: str) -> list[Any]:
-        """Drop lines of a kind for a reason, and return the contents of the others."""
+        """Drop records of a kind for a reason, and return the contents of the others."""
         self.unused[reason] += len(is_kept) - sum(map(bool, is_kept))
         self.lines[kind] = list(compress(self.lines[kind], is_kept))
         return list(compress(contents, is_kept))
 
 
 def read_logs(records: Iterable[Record], options: LogOptions) -> tuple[ModelForecasts, ...]:
-    """Return what records hold, for each model."""
+    """Return the content of records for each model."""
     models: dict[str, _Model] = {}
     for name, record, task in records:
         body = record
@@ -111,15 +111,13 @@ def read_files(files: Sequence[Path]) -> Iterator[Record]:
         task, name = SAMPLES.fullmatch(stem), file.resolve().parent.name if len(files) > 1 else stem
         first = samples.setdefault(file.parent / task[1] if task else file, file)
         if first != file:
-            raise FileError(
-                f"{printable(first)} and {file.name} are of one task, of which a run is read; name its files"
-            )
+            raise FileError(f"{printable(first)} and {file.name} are runs of one task; name the files of one run")
         for record in _read_records(file):
             yield name, record, {} if task is None else {"task": task[1]}
 
 
 def _read_records(path: Path) -> Iterator[Any]:
-    """Yield what each line holds, or each entry of one document; the bytes of lines that are no JSON."""
+    """Yield the content of each line or of each entry of a document; bytes of lines that are not JSON."""
     try:
         with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
             first = file.readline()
@@ -143,7 +141,7 @@ def _parse(line: bytes) -> Any:
 
 
 def _find_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return short values of a record and of its `doc`, by which samples can be grouped."""
+    """Return short values of a record and its `doc`, by which samples can be grouped."""
     doc = record.get("doc")
     fields = {**doc, **record} if isinstance(doc, dict) else record
     return {
@@ -155,7 +153,7 @@ def _find_fields(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recognise(record: Any, body: Any, vocabulary: dict[Hashable, int], options: LogOptions) -> tuple[str, Any]:
-    """Return the kind of a record, and what it holds."""
+    """Return the kind and the content of a record."""
     if not isinstance(body, dict):
         raise UnfitError("no JSON object")
     if "filtered_resps" in record or "resps" in record:
@@ -180,7 +178,7 @@ def _recognise(record: Any, body: Any, vocabulary: dict[Hashable, int], options:
 
 
 def _check_raw(record: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-    """Refuse log-probabilities that a line says to be those after temperature or top-p."""
+    """Refuse log-probabilities after temperature or top-p, if the record says so."""
     inner = [holder.get(name) for holder in (record, body) for name in ("request", "sampling_params", "body")]
     holders = [holder for holder in (record, body, *inner) if isinstance(holder, dict)]
     stated = {name: holder[name] for holder in holders for name in RAW if holder.get(name) is not None}
@@ -194,7 +192,7 @@ def _check_raw(record: Mapping[str, Any], body: Mapping[str, Any]) -> None:
 
 
 def _finish(model: _Model, options: LogOptions) -> ModelForecasts:
-    """Return what was read of a model, of the kind that most lines are."""
+    """Return the forecasts of a model, of the kind of most records."""
     kind = max(model.lines, key=lambda kind: len(model.lines[kind]), default="")
     model.unused["another kind of log"] += sum(map(len, model.lines.values())) - len(model.lines.setdefault(kind, []))
     for option, owners in OWNERS.items():
@@ -230,7 +228,7 @@ def _finish(model: _Model, options: LogOptions) -> ModelForecasts:
 def _stack_questions(
     model: _Model, kind: str, contents: list[Any], options: LogOptions
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return places of the right choices, a row of probabilities for each question, and how they were read."""
+    """Return indices of right choices, a row of probabilities for each question, and how they were read."""
     read_as = "softmax of log-likelihoods of choices" if kind == "log-likelihoods" else "probabilities of choices"
     if kind == "answers":
         texts = options.choices or choose_choices(contents)
@@ -258,6 +256,6 @@ def _stack_questions(
 
 
 def _make_columns(fields: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Return the fields that all lines have as columns of numbers or texts."""
+    """Return the fields that all records share as columns of numbers or texts."""
     shared = set(fields[0]).intersection(*fields[1:]) if fields else set()
     return {name: np.asarray([line[name] for line in fields]) for name in (fields or [{}])[0] if name in shared}

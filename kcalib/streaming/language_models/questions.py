@@ -1,4 +1,4 @@
-"""Questions: predictions of their choices and which is right, in samples of lm_eval and responses; confidences."""
+"""Questions (predictions of choices and the right one) in samples of lm_eval and responses; confidences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from kcalib._input.columns import LABEL_NAMES, FileError
 
-UNKNOWN = -9998.0  # OpenAI and vLLM write -9999 for what is not among the most likely tokens
+UNKNOWN = -9998.0  # OpenAI and vLLM write -9999 for tokens that are not among the most likely ones
 CORRECT = ("correct", "is_correct")
 ANSWERS = ("answer", "answer_key", "correct_answer", "gold")
 NUMBER = re.compile(r"(?<![\w.])([-+]?\d*\.?\d+(?:e[-+]?\d+)?)\s*(%?)", re.IGNORECASE)
@@ -19,11 +19,11 @@ RIGHT = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0"
 LETTERS = [chr(ord("A") + i) for i in range(26)]
 
 Answer = tuple[Any, dict[str, float]]  # the right one, and log-probabilities by token
-Confidence = tuple[float, bool, bool]  # the number, whether it is in percent, and whether the answer was right
+Confidence = tuple[float, bool, bool]  # number, whether it is in percent, whether the answer was right
 
 
 class UnfitError(ValueError):
-    """Why a line of a log cannot be used: a reason that lines are counted by, and what differs between them."""
+    """Why a record cannot be used: a reason to count by, and a detail."""
 
     def __init__(self, reason: str, detail: str = ""):
         super().__init__(reason + detail)
@@ -31,14 +31,14 @@ class UnfitError(ValueError):
 
 
 class Question(NamedTuple):
-    target: Any  # place or text of the right choice
-    choices: Sequence[str]  # empty where the log does not say
+    target: Any  # index or text of the right choice
+    choices: Sequence[str]  # empty if unknown
     values: Sequence[float]  # log-likelihoods or probabilities of the choices
     is_right: bool | None = None  # whether the likeliest choice is right, by the log
 
 
 def read_question(sample: Mapping[str, Any], labels: str | None) -> Question:
-    """Return the question that a sample of lm_eval is, with log-likelihoods; `labels` may be a field of its `doc`."""
+    """Return the question in a sample of lm_eval, with log-likelihoods; `labels` may be a field of its `doc`."""
     responses = sample["filtered_resps"] if "filtered_resps" in sample else [first for first, *_ in sample["resps"]]
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in responses):
         raise UnfitError("no log-likelihoods of choices; its task is not of multiple choice")
@@ -63,10 +63,10 @@ def read_question(sample: Mapping[str, Any], labels: str | None) -> Question:
 
 
 def find_right_choices(questions: Sequence[Question]) -> list[int | None]:
-    """Return the places of the right choices, None where the target is no choice.
+    """Return the indices of right choices, None if the target is not a choice.
 
-    Whether targets are places or texts is decided once for all: by what most of them can be, and then by what the log
-    counts as right. A FileError says that both are possible.
+    Whether targets are indices or texts is decided once for all questions: by what most of them can be, then by what
+    the log counts as right. A FileError says that both are possible.
     """
     readings = [[read(question) for question in questions] for read in (read_index, read_text)]
     ranks = [(len(places) - places.count(None), _agree(questions, places)) for places in readings]
@@ -75,14 +75,14 @@ def find_right_choices(questions: Sequence[Question]) -> list[int | None]:
         if ranks[0] == ranks[1] and a is not None and b is not None and a != b:
             raise FileError(
                 f"the target {question.target!r} is the index of the choice {question.choices[a]!r} and the text of "
-                "another, and no 'acc' says which is meant; log this metric"
+                "another one; log the metric 'acc', which tells them apart"
             )
     best = texts if ranks[1] > ranks[0] else indices
     return [_place_by_score(q) if place is None else place for place, q in zip(best, questions, strict=True)]
 
 
 def _agree(questions: Sequence[Question], places: Sequence[int | None]) -> int:
-    """Return the number of questions that the log counts as right if the likeliest choice is the label."""
+    """Return the number of questions for which the log agrees with these labels."""
     return sum(
         place is not None and question.is_right in (None, int(np.argmax(question.values)) == place)
         for question, place in zip(questions, places, strict=True)
@@ -90,7 +90,7 @@ def _agree(questions: Sequence[Question], places: Sequence[int | None]) -> int:
 
 
 def read_index(question: Question) -> int | None:
-    """Return the target as a place, which a file may hold as "2", "[2]" or "True"."""
+    """Return the target as an index, which a file may hold as "2", "[2]" or "True"."""
     target = question.target
     if isinstance(target, str):
         target = target.strip().removeprefix("[").removesuffix("]")
@@ -103,13 +103,13 @@ def read_index(question: Question) -> int | None:
 
 
 def read_text(question: Question) -> int | None:
-    """Return the place of the choice that the target is; choices of one text differ in their contexts alone."""
+    """Return the index of the choice that equals the target; equal choices differ by their contexts."""
     target = question.target.strip() if isinstance(question.target, str) else None
     return question.choices.index(target) if target is not None and question.choices.count(target) == 1 else None
 
 
 def _place_by_score(question: Question) -> int | None:
-    """Return the right one of two choices of one text in two contexts (winogrande), by the score of the likelier."""
+    """Return the right one of two equal choices in two contexts (winogrande), by the score of the likelier one."""
     if question.is_right is None or len(question.values) != 2 or len(set(question.choices)) != 1:
         return None
     likeliest = int(np.argmax(question.values))
@@ -117,7 +117,7 @@ def _place_by_score(question: Question) -> int | None:
 
 
 def stack_rows(rows: Sequence[Sequence[float]], fill: float) -> np.ndarray:
-    """Return rows of several lengths as a matrix, filled up."""
+    """Return rows of different lengths as a matrix, filled up."""
     matrix = np.full((len(rows), max(map(len, rows))), fill)
     for length in set(map(len, rows)):
         places = [i for i, row in enumerate(rows) if len(row) == length]
@@ -126,19 +126,19 @@ def stack_rows(rows: Sequence[Sequence[float]], fill: float) -> np.ndarray:
 
 
 def softmax_rows(values: Sequence[Sequence[float]]) -> np.ndarray:
-    """Return probabilities of log-likelihoods; questions with fewer choices have further ones of probability 0."""
+    """Return probabilities from log-likelihoods; missing choices have probability 0."""
     matrix = stack_rows(values, -np.inf)
     powers = np.exp(matrix - matrix.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def find_value(record: Mapping[str, Any], name: str | None, names: Sequence[str]) -> Any:
-    """Return what the record has by the name that was given, or by the first of those that are recognised."""
+    """Return a value of the record by the given name, or by the first recognised name."""
     return next((record[key] for key in ([name] if name else names) if record.get(key) is not None), None)
 
 
 def read_answer(record: Mapping[str, Any], logs: Mapping[str, Any], labels: str | None) -> Answer:
-    """Return the right answer, and what the response has for its first token that is no space."""
+    """Return the right answer, and the log-probabilities of the first token of the response that is not a space."""
     right = find_value(record, labels, (*LABEL_NAMES, *ANSWERS))
     if right is None:
         raise UnfitError(
@@ -160,7 +160,7 @@ def read_answer(record: Mapping[str, Any], logs: Mapping[str, Any], labels: str 
 
 
 def choose_choices(answers: Sequence[Answer]) -> list[str]:
-    """Return the choices that right answers are of: letters up to the last one, as many as places, or their texts."""
+    """Return the possible choices: letters up to the last right answer, as many as indices, or all right answers."""
     places = [right for right, _ in answers if isinstance(right, int)]
     texts = {right.strip() for right, _ in answers if isinstance(right, str)} | set(
         LETTERS[: max(places, default=-1) + 1]
@@ -177,7 +177,7 @@ def read_probabilities(record: Mapping[str, Any], p: Any, labels: str | None) ->
 
 
 def read_confidence(record: Mapping[str, Any], value: Any, labels: str | None) -> Confidence:
-    """Return the confidence that a record says, which may be a text with one number."""
+    """Return the confidence of a record, which may be a text with one number."""
     right = RIGHT.get(str(find_value(record, labels, (*CORRECT, *LABEL_NAMES))).strip().lower())
     if right is None:
         raise UnfitError("neither true nor false, 1 nor 0, in 'correct'")
@@ -188,14 +188,14 @@ def read_confidence(record: Mapping[str, Any], value: Any, labels: str | None) -
 
 
 def stack_confidences(items: Sequence[Confidence]) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return what was right, confidences, of which others than 0 to 1 are wrong, and how they were read."""
+    """Return what was right, the confidences, and how they were read."""
     values, is_percent, right = (np.asarray(column) for column in zip(*items, strict=True))
     plain = values[~is_percent]
     fractions, percentages = plain[(plain > 0) & (plain < 1)], plain[plain > 1]
     if fractions.size and percentages.size:
         raise FileError(
-            f"there are the confidences {fractions[0]:g} and {percentages[0]:g}, of which one is no percentage and "
-            "the other no fraction; write all of them in one way, or with a %"
+            f"there are the confidences {fractions[0]:g} and {percentages[0]:g}, a fraction and a percentage; write "
+            "all as fractions, or all with a %"
         )
     is_percent |= percentages.size > 0
     return right, np.where(is_percent, values / 100, values), "confidences" + " in percent" * bool(is_percent.all())

@@ -1,4 +1,4 @@
-"""Logs of language models as a source, by the names of their fields."""
+"""Logs of language models as a source, with their fields as named arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kcalib.streaming.sources.content import file_identity
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Layout, ReadOptions
 from kcalib.streaming.sources.named_arrays import ArraysReader
 
-STRIP = 2**16  # rows of tokens that are added up at once
+STRIP = 2**16  # rows of tokens that are summed at once
 LOGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 
 
@@ -29,7 +29,9 @@ def log_reader(files: Sequence[Path], options: ReadOptions) -> ArraysReader:
     others = {name: getattr(options, name) for name in ("logits", "from_logits", "multilabel", "positive")}
     for name, value in (others | dict(options.parameters)).items():
         if value:
-            raise FileError(f"is read as a log of a language model, and {columns.spelled(name)} is for other files")
+            raise FileError(
+                f"is a log of a language model, but {columns.spelled(name)} is for other files; leave it out"
+            )
     label = None if options.labels is None else os.fspath(options.labels)
     named = LogOptions(None if options.has_names else label, options.probs, options.classes, options.per_character)
     identity = tuple(part for file in files for part in file_identity(file))
@@ -53,7 +55,7 @@ def log_reader(files: Sequence[Path], options: ReadOptions) -> ArraysReader:
 
 
 class TokenBuckets:
-    """The rows of a log of tokens, added up in buckets and the rest when they are read."""
+    """The rows of a log of tokens, summed in buckets and the rest on reading."""
 
     def __init__(self, log: ModelForecasts):
         self._log = log
@@ -65,16 +67,16 @@ class TokenBuckets:
 
 
 def _number_buckets(log: Any) -> np.ndarray:
-    """Return the bucket of each observed token, or the rest's number."""
+    """Return the bucket of each observed token, or the number of the rest."""
     parts = (slice(begin, begin + STRIP) for begin in range(0, log.n_samples, STRIP))
     return np.concatenate([Buckets().induced_of_sparse(log.y_true[part], log.y_pred[part])[0] for part in parts])
 
 
 @lru_cache(maxsize=1)
 def _read(files: tuple[Path, ...], identity: tuple[bytes, ...], options: LogOptions) -> ModelForecasts:
-    """Return the log of the only model; the same again for each field that is read of it."""
+    """Return the log of the only model, cached for further fields."""
     models = read_logs(read_files(files), options)
     if len(models) != 1:
         names = ", ".join(model.model for model in models)
-        raise FileError(f"there are lines of {len(models)} models, {names}; expected one, write a file for each")
+        raise FileError(f"holds lines of {len(models)} models, {names}, expected one; write a file for each")
     return models[0]

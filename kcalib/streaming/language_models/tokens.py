@@ -1,4 +1,4 @@
-"""Predictions of the tokens of given texts: prompts in responses of vLLM, and echoed ones of completions."""
+"""Predictions of the tokens of given texts: prompts in responses of vLLM, and echoed prompts of completions."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Position = tuple[Hashable, Mapping[Any, float]]  # the observed token, and log-p
 
 
 class Text(NamedTuple):
-    """The positions of one text that have predictions."""
+    """The positions of a text that have predictions."""
 
-    n_first: int  # positions that nothing predicts
+    n_first: int  # number of positions without predictions
     places: CArray[int]  # in the text
     labels: CArray[int]  # ids of the observed tokens
     lengths: CArray[int]  # numbers of predicted tokens
-    ids: CArray[int]  # theirs, of each position the most likely first
+    ids: CArray[int]  # of predicted tokens, the most likely first
     logs: CArray[float]  # their log-probabilities
 
 
 def find_positions(body: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> list[Position | None] | None:
-    """Return the positions of the prompt of a response with these answers, None if it has none."""
+    """Return the positions of the prompt of a response with these answers, or None."""
     holders = (body, *parts)
     prompt = next((part["prompt_logprobs"] for part in holders if part.get("prompt_logprobs")), None)
     if prompt is not None:
@@ -50,7 +50,7 @@ def _read_entries(entries: Mapping[str, Any], observed: int | None) -> Position:
     """Return the observed token, which vLLM writes first, and log-probabilities."""
     if observed is None:
         if not all(isinstance(entry, dict) and isinstance(entry.get("rank"), int) for entry in entries.values()):
-            raise UnfitError("neither prompt_token_ids nor ranks, of which one says what token was observed")
+            raise UnfitError("neither prompt_token_ids nor ranks, one of which tells the observed token")
         if any(entry["rank"] > len(entries) for entry in list(entries.values())[1:]):
             raise UnfitError("entries in another order than vLLM writes them, and no prompt_token_ids")
     logs = {int(key): entry["logprob"] if isinstance(entry, dict) else entry for key, entry in entries.items()}
@@ -58,7 +58,7 @@ def _read_entries(entries: Mapping[str, Any], observed: int | None) -> Position:
 
 
 def number_tokens(positions: Sequence[Position | None], vocabulary: dict[Hashable, int]) -> Text:
-    """Return the positions of a text by ids of tokens; `vocabulary` has those of tokens that are text."""
+    """Return the positions of a text with token ids; `vocabulary` has the ids of textual tokens."""
 
     def number(token: Hashable) -> int:
         return token if isinstance(token, int) else vocabulary.setdefault(token, len(vocabulary))
@@ -67,7 +67,7 @@ def number_tokens(positions: Sequence[Position | None], vocabulary: dict[Hashabl
     n_first = len(positions) - len(predicted)
     text = Text(n_first, CArray("q"), CArray("q"), CArray("q"), CArray("q"), CArray("d"))
     for place, observed, entries in predicted:
-        # Of tied tokens the observed one comes last: added to the k most likely ones, it is not among them.
+        # Of tied tokens the observed one comes last, as if it was added to the k most likely ones.
         ranked = sorted(entries.items(), key=lambda entry: (-entry[1], entry[0] == observed))
         text.places.append(place)
         text.labels.append(number(observed))
@@ -78,10 +78,10 @@ def number_tokens(positions: Sequence[Position | None], vocabulary: dict[Hashabl
 
 
 def stack_texts(texts: Sequence[Text]) -> tuple[np.ndarray, SparseProbabilities, np.ndarray, int]:
-    """Return labels, the k most likely tokens, the number of each position's text, and k.
+    """Return labels, the k most likely tokens, the text number of each position, and k.
 
-    Servers add the observed token to the k most likely ones where it is not among them. Kept, it would tell the label,
-    and calibrated models would fail. So k is the length of rows whose least likely token is not the observed one, and
+    Servers add the observed token to the k most likely ones if it is not among them. It would reveal the label, and
+    calibrated models would fail. So k is the length of rows whose least likely token is not the observed one, and
     longer rows are cut.
     """
     labels, lengths, all_ids, all_logs = (
@@ -96,11 +96,11 @@ def stack_texts(texts: Sequence[Text]) -> tuple[np.ndarray, SparseProbabilities,
     np.maximum.at(longest, number, lengths * (ids[np.arange(len(ids)), lengths - 1] != labels))
     k = int(longest[longest > 0].min() if longest.any() else lengths.max() - 1)
     if k < 1:
-        raise FileError("there are the observed tokens alone; log the most likely ones, too (logprobs=20)")
+        raise FileError("holds only observed tokens; log the most likely ones, too (logprobs=20)")
     ids, logs = np.where(np.isfinite(logs), ids, -1)[:, :k], logs[:, :k]
     sums = np.logaddexp.reduce(logs, axis=1)
-    logs = logs - np.clip(sums, 0.0, 1e-3)[:, None]  # of rounded logarithms
-    # 1 - sum without cancellation, but for the rounding of the logarithms: a label may be among a rest of 0, too.
+    logs = logs - np.clip(sums, 0.0, 1e-3)[:, None]  # rounded logarithms
+    # 1 - sum without cancellation; rounded logarithms may leave a rest of 0 that contains a label.
     rest = np.maximum(-np.expm1(np.minimum(sums, 0.0)), LEAST_REST)
-    n_tokens = max(int(ids.max()), int(labels.max())) + 2  # one that the log does not have
+    n_tokens = max(int(ids.max()), int(labels.max())) + 2  # with a token that the log does not have
     return labels, SparseProbabilities(ids, np.exp(logs), n_tokens, rest), number, k

@@ -83,13 +83,11 @@ def test_files_of_tasks_and_models(tmp_path):
     assert a.tasks["task"].tolist() == a.tasks["subject"].tolist() == ["art", "art", "law", "law"]
     assert "long" not in a.tasks and [part.model for part in a.split("subject")] == ["a, subject art", "a, subject law"]
     assert a.split("task")[1].y_pred.tolist() == a.y_pred[2:].tolist()
-    with pytest.raises(ValueError, match=r"there are lines of 2 models, a, b; expected one, write a file for each"):
+    with pytest.raises(ValueError, match=r"holds lines of 2 models, a, b, expected one; write a file for each"):
         source(tmp_path)
     again = tmp_path / "a" / "samples_art_2026-11-30T04-46-15.5.jsonl"
     again.write_text(json.dumps(sample_of([-1.0, -2.0])))
-    with pytest.raises(
-        ValueError, match="and samples_art_2026-11-30T04-46-15.5.jsonl are of one task, of which a run is"
-    ):
+    with pytest.raises(ValueError, match="and samples_art_2026-11-30T04-46-15.5.jsonl are runs of one task; name"):
         read_answers(tmp_path / "a")
     (tmp_path / "c.csv").write_text("p,y\n0.5,1\n")
     with pytest.raises(ValueError, match=r"c.csv'\) has no files with the suffixes .jsonl, .json"):
@@ -127,7 +125,7 @@ def test_targets_that_are_places_or_texts(targets, likeliest, acc, places):
     ]  # fmt: skip
     if places is None:
         with pytest.raises(
-            ValueError, match=r"the target '2' is the index of the choice '3' and the text of another, and"
+            ValueError, match=r"the target '2' is the index of the choice '3' and the text of another one"
         ):
             read_answers(records)
     else:
@@ -202,7 +200,9 @@ def test_confidences_that_do_not_fit():
         "neither true nor false, 1 nor 0, in 'correct'": 1,
         "no JSON object": 1,
     }
-    with pytest.raises(ValueError, match=r"the confidences 0.5 and 80, of which one is no percentage .* or with a %$"):
+    with pytest.raises(
+        ValueError, match=r"the confidences 0.5 and 80, a fraction and a percentage; .* or all with a %$"
+    ):
         read_answers([{"confidence": value, "correct": 1} for value in (0.5, 80)])
     named = read_one([{"certainty": 0.5, "hit": "true", "p": 1}], probs="certainty", labels="hit")
     assert named.y_pred.tolist() == [0.5] and named.y_true.tolist() == [True]
@@ -297,5 +297,5 @@ def test_sources(tmp_path):
     with pytest.raises(ValueError, match=re.escape("there is no field 'subject' for clusters=; the file has the")):
         source(SAMPLES, clusters="subject")
     for options in ({"logits": "z"}, {"from_logits": True}, {"parameters": {"mean": "m"}}):
-        with pytest.raises(ValueError, match=r"is read as a log of a language model, and .* is for other files"):
+        with pytest.raises(ValueError, match=r"is a log of a language model, but .* is for other files"):
             source(SAMPLES, **options)

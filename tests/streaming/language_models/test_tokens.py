@@ -88,11 +88,11 @@ def test_what_says_which_token_was_observed():
     assert read_answers([given])[0].y_true.tolist() == expected  # the remedy
     bare = [row and {token: entry["logprob"] for token, entry in row.items()} for row in in_order]
     assert list(read_answers([{"prompt_logprobs": bare}])[0].unused) == [
-        "neither prompt_token_ids nor ranks, of which one says what token was observed"
+        "neither prompt_token_ids nor ranks, one of which tells the observed token"
     ]
     again = {"choices": [given | {"prompt_logprobs": bare}]}  # within an answer
     assert read_answers([again])[0].y_true.tolist() == expected
-    with pytest.raises(ValueError, match="there are the observed tokens alone; log the most likely ones, too"):
+    with pytest.raises(ValueError, match="holds only observed tokens; log the most likely ones, too"):
         read_answers(
             [
                 {

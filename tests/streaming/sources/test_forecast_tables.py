@@ -159,8 +159,8 @@ def test_fields_of_a_hub(field):
         (lambda t, o: o.update(oracle_value=["low"] * len(o["target"])),
          r"^column 'oracle_value' has the cell 'low', expected a number"),
         (lambda t, o: t.update(output_type_id=["3" if cell == "2" else cell for cell in t["output_type_id"]]),
-         r"^output_type_id 3 is there twice for reference_date 2022-11-19, horizon 0"),
-        (lambda t, o: t["output_type_id"].__setitem__(3, "0.5"), r"^output_type_id 0\.5 is there twice for refere"),
+         r"^output_type_id 3 appears twice for reference_date 2022-11-19, horizon 0"),
+        (lambda t, o: t["output_type_id"].__setitem__(3, "0.5"), r"^output_type_id 0\.5 appears twice for refere"),
         (lambda t, o: t.update(output_type=["mean"] * 36), r"^the output types are 'mean', expected one of quant"),
     ],
 )  # fmt: skip
@@ -185,7 +185,7 @@ def test_several_targets_need_their_names():
         "deaths" if kind == "sample" else name for kind, name in zip(table["output_type"], table["target"])
     ]
     with pytest.raises(
-        ValueError, match=r"^the forecasts are of several targets, and the targets have no column 'target'"
+        ValueError, match=r"^the forecasts have several targets, but the table of targets has no column 'target'"
     ):
         read_forecasts(table, SERIES)
 
@@ -257,7 +257,7 @@ def test_rows_of_one_task():
 
 
 def test_two_columns_of_a_level():
-    with pytest.raises(ValueError, match=r"^the columns '0.1' and 'p10' are both of the level 0.1; drop one"):
+    with pytest.raises(ValueError, match=r"^the columns '0.1' and 'p10' both have the level 0.1; drop one"):
         read_forecasts({"y": [1.0], "0.1": [0.0], "p10": [0.0]})
 
 

@@ -146,7 +146,7 @@ def test_npz_member_that_is_no_array(tmp_path):
     with zipfile.ZipFile(tmp_path / "m.npz", "w") as file:
         file.writestr("probs", b"0.5")
         file.writestr("labels", b"1")
-    assert "'labels' is no array" in error_of(tmp_path / "m.npz")
+    assert "'labels' is not an array" in error_of(tmp_path / "m.npz")
 
 
 def npz_of(path, compression=zipfile.ZIP_STORED, **members):
@@ -191,7 +191,7 @@ def test_shapes_that_the_bytes_are_too_few_for(tmp_path, shape, dtype, compressi
 
 def test_two_arrays_of_one_name(tmp_path):
     path = npz_of(tmp_path / "m.npz", probs=[npy_of(P), npy_of(P[::-1])], labels=npy_of(Y))
-    both_readers(path, "two arrays have the name 'probs', and either may be meant")
+    both_readers(path, "two arrays have the name 'probs'")
     np.savez(path, probs=P, labels=Y)
     with zipfile.ZipFile(path, "a") as file:
         file.writestr("labels", b"x")  # is called so, too
@@ -347,7 +347,7 @@ def test_numbers_of_columns_are_classes(tmp_path, numbers):
 @pytest.mark.parametrize(
     ("header", "options", "message"),
     [
-        ("label,score", {"probs": "score", "positive": "owl"}, "are not two classes of which one is 'owl'"),
+        ("label,score", {"probs": "score", "positive": "owl"}, "are not two classes with 'owl'"),
         (
             "label,prob_cat",
             {"probs": "prob_cat", "positive": "dog"},
@@ -356,7 +356,7 @@ def test_numbers_of_columns_are_classes(tmp_path, numbers):
         (
             "label,p_cat,p_dog",
             {"positive": "cat"},
-            "--positive is for a single column of probabilities, and there are 2",
+            "--positive is for a single column of probabilities, but there are 2",
         ),
     ],
 )
@@ -384,7 +384,7 @@ def test_positive_classes_that_are_none(tmp_path, header, options, message):
         ("\n\n", ["there is no header"]),
         ("p\ty\n0.5\t1\n", ["no commas"]),
         ("p,y,p\n0.5,1,0.5\n", ["2 columns have the name 'p'"]),
-        ('p,y\n0.5,"1\n', ["is no CSV"]),
+        ('p,y\n0.5,"1\n', ["is not CSV"]),
         ("p_0,p_2,y\n0.5,0.5,1\n", ["`y[0]` is 1, expected one of [0, 2], the names of", "have no number 1"]),
         ("p_0,p_00,y\n0.5,0.5,1\n", ["'p_0', 'p_00'", "twice"]),
         ("y_pred,y\n1,1\n0,0\n", ["`y_pred` has dtype int64", "predicted labels"]),
@@ -409,7 +409,7 @@ def test_csv_that_is_no_text(tmp_path):
     (tmp_path / "m.csv").write_bytes("p,y\n0.5,ä\n".encode("utf-16"))
     assert "is not UTF-8 text" in error_of(tmp_path / "m.csv")
     (tmp_path / "m.csv").write_bytes(b"p,y\n" + b"0.5," + b"1" * 200_000 + b"\n")
-    assert "line 2 is no CSV" in error_of(tmp_path / "m.csv")
+    assert "line 2 is not CSV" in error_of(tmp_path / "m.csv")
 
 
 def test_csv_missing_family_by_option(tmp_path):

@@ -95,8 +95,8 @@ class Table(NamedTuple):
         if value is None or not used or (has_dates and not set(used.values()) & set(DATES)):
             raise FileError(
                 f"the targets have the columns {listed(self.columns)}, the forecasts {listed(tasks)}; expected shared "
-                "columns, such as location and target_end_date, and the values in a column oracle_value, observation or "
-                "y; rename columns, or with columns of quantiles pass an array"
+                "columns, such as location and target_end_date, and the values in a column oracle_value, observation "
+                "or y; rename columns, or with columns of quantiles pass an array"
             )
         values, is_row = self.columns[value], np.ones(self.n, dtype=bool)
         if "output_type" in self.columns:

@@ -1,4 +1,4 @@
-"""Batches that an iterator gives, as pairs or as dictionaries; single samples, too."""
+"""Batches from an iterator, as pairs or dictionaries, also of single samples."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kcalib.streaming.sources.reader import Reader, block_bytes, skip_rows
 
 
 class BatchesReader(Reader):
-    """Read what `make_iterator` gives, from its beginning each time; an iterator itself can be read once."""
+    """Read the result of `make_iterator` from its beginning each time; an iterator can be read once."""
 
     def __init__(self, make_iterator: Callable[[], Iterator[Any]], options: ReadOptions, *, is_resumable: bool):
         self._make_iterator, self.is_resumable = make_iterator, is_resumable
-        self._columns: tuple[Any, ...] = ()  # names, of the first batch
+        self._columns: tuple[Any, ...] = ()  # names in the first batch
         iterator = make_iterator()
         try:
             first = next(iterator)
@@ -64,7 +64,7 @@ class BatchesReader(Reader):
         return block_bytes(self._first)
 
     def _values(self, batch: Any, number: int) -> dict[str, Any]:
-        """Return labels or targets, and predictions, as the batch has them."""
+        """Return labels or targets, and predictions, of a batch."""
         if isinstance(batch, Mapping) != self._has_keys:
             raise FileError(f"batch {number} is a {type(batch).__name__}, unlike the first one; give all in one form")
         if self._has_keys:
@@ -83,7 +83,7 @@ class BatchesReader(Reader):
         return {Y_TRUE: batch[0], Y_PRED: batch[1]}
 
     def _block(self, batch: Any, number: int) -> Block:
-        """Return a batch as arrays, of one row if it is a single sample."""
+        """Return a batch as arrays; a single sample is one row."""
         values, layout = self._values(batch, number), self.layout
         if Y_PRED in values:
             pred, _ = as_predictions(values.pop(Y_PRED), None)
@@ -123,7 +123,7 @@ class BatchesReader(Reader):
 
 
 def _as_array(value: Any, name: str) -> Any:
-    """Return an array, of one entry for a single value."""
+    """Return an array; a single value becomes one entry."""
     if hasattr(value, "shape"):
         value = value if len(value.shape) else value.reshape(1)
     elif not isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What all formats need: checks before a file is opened, errors for damaged ones, and what identifies a file."""
+"""Checks of files of any format before they are opened, errors about damaged ones, and what identifies a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _END_BYTES = 4096  # bytes at either end of a file that identify it
 
 
 def check_file(path: Path) -> None:
-    """Check that there is a file which starts as its suffix says; the system's own error if it cannot be opened."""
+    """Check that a file exists and starts as its suffix says."""
     if path.is_dir():
         raise FileError("is a folder, expected a file; name the files in it")
     if (kind := describe_special_file(path)) is not None:
@@ -44,7 +44,7 @@ def check_file(path: Path) -> None:
 
 
 def check_unique(header: Sequence[str], names: Sequence[str]) -> None:
-    """Check that columns which are read have names that no other column has."""
+    """Check that the names of columns to read are unique."""
     count = Counter(header)
     for name in names:
         if count[name] != 1:
@@ -52,7 +52,7 @@ def check_unique(header: Sequence[str], names: Sequence[str]) -> None:
 
 
 def damage_error(noun: str, error: Exception) -> FileError:
-    """Return the error to raise for a file, which messages call `noun`, whose library raised `error`."""
+    """Return the error for a file, called `noun` in messages, whose library raised `error`."""
     if "allow_pickle" in str(error) or "Python objects" in str(error):
         return FileError(
             f"{noun} holds Python objects (dtype object), which are never unpickled here; "
@@ -65,7 +65,7 @@ def damage_error(noun: str, error: Exception) -> FileError:
 
 
 def decode_text(array: Any) -> Any:
-    """Return NumPy arrays of bytes, also as objects (as HDF5 has text), as arrays of text; other arrays unchanged."""
+    """Return arrays of bytes, also in objects (text in HDF5), as arrays of text; other arrays unchanged."""
     if not isinstance(array, np.ndarray):
         return array
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes):
@@ -87,7 +87,7 @@ class MissingLibraryError(FileError, ImportError):
 
 
 def import_library(name: str, format_name: str, extra: str) -> Any:
-    """Import a library that reads a format, or say how to install it."""
+    """Import a library for a format, or raise an error that says how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -96,7 +96,7 @@ def import_library(name: str, format_name: str, extra: str) -> Any:
 
 
 def file_identity(path: Path) -> Iterator[bytes]:
-    """Yield what changes with a file: its name, its size, when it was changed, its first and last bytes."""
+    """Yield what changes with a file: name, size, modification time, first and last bytes."""
     status = path.stat()
     yield f"{path.name} {status.st_size} {status.st_mtime_ns}".encode("utf-8", "surrogateescape")
     with open(path, "rb") as file:
@@ -106,7 +106,7 @@ def file_identity(path: Path) -> Iterator[bytes]:
 
 
 def normalize_rows(pred: Any, logits: bool, noun: str) -> np.ndarray:
-    """Divide rows of probabilities by their sums; a row without a positive sum stays, which the checks refuse."""
+    """Divide rows of probabilities by their sums; rows without a positive sum are refused later."""
     is_matrix = isinstance(pred, np.ndarray) and pred.ndim == 2 and pred.shape[1] != 1 and pred.dtype.kind in "iuf"
     if logits or not is_matrix:
         raise FileError(f"--normalize is for rows of probabilities, one for each class, not for {noun}; leave it out")

@@ -1,6 +1,6 @@
-"""What to read of a file: `ReadOptions` is what the user says, `Layout` which names of the file that means.
+"""What to read from a file: `ReadOptions` holds the options of the user, `Layout` the names in the file.
 
-`Layout.prepare` is the only place where values are checked.
+`Layout.prepare` is the only place that checks values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Block = dict[str, Any]  # arrays of some rows: "y_true", and "y_pred" or the par
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What the user says of the arrays or columns of a file."""
+    """Options of the user about the arrays or columns of a file."""
 
     probs: str | None = None
     logits: str | None = None
@@ -47,17 +47,17 @@ class ReadOptions:
     normalize: bool = False
     multilabel: bool = False  # the labels are an array or columns of 0 or 1
     classes: tuple[Any, ...] | None = None
-    missing: str = "refuse"  # or "drop": what becomes of members that are NaN
-    parameters: Mapping[str, str | None] = field(default_factory=dict)  # names, by those of `_input.parameters`
-    columns: type[Columns] = Columns  # how messages spell these options
-    clusters: Any = None  # a name, or an array beside others: read as labels are, by a source of their own
-    has_names: bool = False  # labels are read for themselves, and may be text beside parameters of distributions
+    missing: str = "refuse"  # or "drop", for members that are NaN
+    parameters: Mapping[str, str | None] = field(default_factory=dict)  # names by parameter
+    columns: type[Columns] = Columns  # spelling of options in messages
+    clusters: Any = None  # a name or an array; read like labels, by a separate source
+    has_names: bool = False  # only labels are needed, which may be text
     positive: str | None = None  # the class that a single column is the probability of
-    per_character: bool = False  # of log-likelihoods of choices in logs
-    needs_labels: bool = True  # otherwise files without labels are read, too
+    per_character: bool = False  # for log-likelihoods of choices in logs
+    needs_labels: bool = True  # whether files without labels are refused
 
     def layout(self, columns: Columns) -> Layout:
-        """Choose among the names of a file; a FileError says what is missing."""
+        """Choose among the names in a file; a FileError says what is missing."""
         if self.per_character:
             raise FileError(f"{columns.spelled('per_character')} is for logs of lm_eval; leave it out")
         stored = None if (file := label_file(self.labels)) is None else map_labels(file)
@@ -97,7 +97,7 @@ class ReadOptions:
             targets = targets or label_family(columns, self._label_option(columns), choice)
         if self.positive is not None and len(choice.names) > 1:
             raise FileError(
-                f"{columns.spelled('positive')} is for a single column of probabilities, and there are "
+                f"{columns.spelled('positive')} is for a single column of probabilities, but there are "
                 f"{len(choice.names)}, {named(columns, choice.names)}; leave it out"
             )
         if not targets and self._expects_labels(columns):
@@ -125,7 +125,7 @@ class ReadOptions:
 
 
 def label_file(labels: Any) -> Path | None:
-    """Return the .npy file that holds the labels, if that is what the option names."""
+    """Return the .npy file with labels, if the option names one."""
     if isinstance(labels, (str, Path)) and str(labels).lower().endswith(".npy") and Path(labels).is_file():
         return Path(labels)
     return None
@@ -133,43 +133,43 @@ def label_file(labels: Any) -> Path | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which arrays or columns are read, and what they mean."""
+    """Which arrays or columns are read, and their meaning."""
 
-    targets: tuple[str, ...]  # the name of the labels or targets, columns of targets that are vectors, or none
-    predictions: Mapping[str, tuple[str, ...]]  # the names that make up "y_pred", or each parameter
+    targets: tuple[str, ...]  # name of labels or targets, or of columns of vectors; may be empty
+    predictions: Mapping[str, tuple[str, ...]]  # names of "y_pred" or of each parameter
     noun: str = "array"
     family: str | None = None  # of predicted distributions
     from_logits: bool = False
     normalize: bool = False  # divide rows of probabilities by their sums
     classes: tuple[Any, ...] | None = None  # the label of each column of probabilities
     has_class_columns: bool = False  # columns are named after the classes
-    class_names: tuple[Any, ...] | None = None  # of labels that are numbers of columns
-    order: tuple[Any, ...] | None = None  # in which the user wants classes that the file names
-    stored_labels: np.memmap | None = field(default=None, compare=False)  # in a file of their own
+    class_names: tuple[Any, ...] | None = None  # if labels are column numbers
+    order: tuple[Any, ...] | None = None  # requested order of classes that the file names
+    stored_labels: np.memmap | None = field(default=None, compare=False)  # from a separate file
     distribution: Distribution | None = field(default=None, compare=False)  # of checked parameters
     missing: str = "refuse"
     logits_option: str = "from_logits=True"
     positive: str | None = None  # the class that a single column is the probability of
     positive_option: str = "classes="
-    others: dict[str, Any] = field(default_factory=dict, compare=False)  # the labels that are not it
+    others: dict[str, Any] = field(default_factory=dict, compare=False)  # the other labels
     log: ModelForecasts | None = field(default=None, compare=False)  # of a language model
 
     @classmethod
     def of_distribution(cls, distribution: Distribution, target: str) -> Layout:
-        """Return the layout of distributions that come as such."""
+        """Return the layout of distribution objects."""
         fields = FIELDS.get(type(distribution))
         weights = "" if getattr(distribution, "counts_alike", True) else " with weights"
         if fields is None or weights:
             kind = type(distribution).__name__
             raise FileError(f"the predictions are {kind}{weights}, which cannot be read in chunks; {OTHERS}")
         names, family = {name: (name,) for name in fields}, type(distribution).__name__
-        if getattr(distribution, "weights", None) is not None:  # some members are missing
+        if getattr(distribution, "weights", None) is not None:  # missing members
             return cls((target,), names, "parameter", family=family, missing="drop")
         return cls((target,), names, "parameter", family=family, distribution=distribution)
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """The names that make up each array which is read from the file."""
+        """The names of each array that is read from the file."""
         is_apart = self.stored_labels is not None or not self.targets
         return dict(self.predictions) if is_apart else {Y_TRUE: self.targets, **self.predictions}
 
@@ -179,7 +179,7 @@ class Layout:
         return tuple(dict.fromkeys(name for names in self.groups.values() for name in names))
 
     def block(self, get: Callable[[str], np.ndarray]) -> Block:
-        """Return rows of columns, which `get` gives by name."""
+        """Return rows of columns, which `get` returns by name."""
         return {key: stack_columns([get(name) for name in names], names) for key, names in self.groups.items()}
 
     def count_columns(self, block: Mapping[str, Any]) -> int:
@@ -195,7 +195,7 @@ class Layout:
         return 0 if len(shape) == 1 else shape[1]
 
     def check_lengths(self, block: Mapping[str, Any]) -> int:
-        """Return the number of rows, which all arrays must have."""
+        """Return the number of rows, which all arrays must have in common."""
         if not self.targets:
             return int(next(iter(block.values())).shape[0])
         labels = block[Y_TRUE] if self.stored_labels is None else self.stored_labels
@@ -210,7 +210,7 @@ class Layout:
         return int(shape[0])
 
     def with_classes(self, classes: np.ndarray, labels: np.dtype[Any]) -> Layout:
-        """Take the array `classes` of a file for the labels, or for names of the columns that numbers are labels of."""
+        """Use the array `classes` of a file for labels, or for names of the columns that labels number."""
         names = tuple(classes.tolist())
         if (classes.dtype.kind == "U") == (labels.kind in "SUO"):
             return dataclasses.replace(self, classes=names, order=self.classes)
@@ -239,7 +239,7 @@ class Layout:
                 f"{self.positive_option} is {self.positive}, but the array `classes` says that the probabilities are "
                 f"of {classes[-1]!r}; leave it out"
             )
-        if self.has_class_columns:  # as the labels are written
+        if self.has_class_columns:  # as written in labels
             classes = Classes(tuple(str(name) if is_text else name for name in classes), "columns")
         elif classes is None and (self.positive is not None or (is_text and not is_whole and len(columns) == 1)):
             classes = self._classes_of_column(true, pred, columns)
@@ -247,7 +247,7 @@ class Layout:
         if classes is None and is_text and not is_whole and places_of(np.unique(true).tolist(), numbers) is None:
             row = next((i for i, label in enumerate(true.tolist()) if isinstance(label, (str, bytes))), 0)
             raise FileError(
-                f"`{target}[{at + row}]` is {true.tolist()[row]!r}, and a chunk does not show all classes; pass "
+                f"`{target}[{at + row}]` is {true.tolist()[row]!r}, but a chunk may lack some classes; pass "
                 "classes= with the label of each column"
             )
         if self.has_class_columns and not is_text and any(isinstance(name, str) for name in self.classes or ()):
@@ -273,7 +273,7 @@ class Layout:
             return data if self.order is None else data.in_order(Classes(self.order))
 
     def _classes_of_column(self, true: Any, pred: Any, columns: tuple[str, ...]) -> Classes | None:
-        """Return the two classes of a single column: the positive one is the second, and all labels else the first."""
+        """Return the classes of a single column: the positive one is the second, all others are the first."""
         labels = np.unique(np.asarray(arrays.to_host(true))).tolist()
         name = (columns or ("",))[0]
         positive = strip_prefix(name) if self.positive is None else self.positive
@@ -281,7 +281,7 @@ class Layout:
             return None
         if pred.ndim == 2 and pred.shape[1] > 1:
             raise FileError(
-                f"{self.positive_option} is for a single column of probabilities, and there are {pred.shape[1]}; leave "
+                f"{self.positive_option} is for a single column of probabilities, but there are {pred.shape[1]}; leave "
                 "it out"
             )
         self.others.update({key_of(label): label for label in labels if key_of(label) != key_of(positive)})
@@ -289,8 +289,8 @@ class Layout:
         is_text = isinstance(labels[0], str)
         if len(self.others) > 1 or not (is_text or same or is_number(positive)):
             raise FileError(
-                f"the labels {format_names(self.others.values())} are not two classes of which one is {positive!r}, "
-                f"whose probabilities there are; name it by {self.positive_option}"
+                f"the labels {format_names(self.others.values())} are not two classes with {positive!r}, the class of "
+                f"the column; name the class by {self.positive_option}"
             )
         label = same[0] if same else positive if is_text else type(labels[0])(float(positive))
         other = next(iter(self.others.values()), f"not {positive}" if is_text else type(labels[0])(not label))
@@ -302,7 +302,7 @@ class Layout:
         return Classes((other, label), "columns")
 
     def checked(self, block: Block, at: int, *, for_states: bool) -> tuple[Array, Any]:
-        """Return checked labels or targets, and predictions, as `Source.chunks` gives them."""
+        """Return checked labels or targets, and predictions, for `Source.chunks`."""
         data = self.prepare(block, at)
         if isinstance(data, Forecasts):
             return data.as_given()
@@ -328,7 +328,7 @@ class Layout:
 
     @contextmanager
     def located(self, columns: Mapping[str, tuple[str, ...]], at: int) -> Iterator[None]:
-        """Name columns and rows of the file in errors, which speak of arrays and of rows of a block."""
+        """Name columns and rows of the file in errors about arrays and rows of a block."""
 
         def locate(match: re.Match[str]) -> str:
             names, row, entry = columns[match[1]], int(match[2]) + at, match[3]
@@ -355,7 +355,7 @@ def _first_to_last(names: tuple[str, ...]) -> str:
 
 
 def stack_columns(columns: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """Return one column as it is, several as the columns of a matrix."""
+    """Return one column unchanged, several as the columns of a matrix."""
     if len(columns) == 1:
         return columns[0]
     for column, name in zip(columns, names, strict=True):

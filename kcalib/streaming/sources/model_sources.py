@@ -1,4 +1,4 @@
-"""`ModelSources`: the sources of several models side by side, whose labels must be the same; for comparisons."""
+"""`ModelSources`: sources of several models with the same labels, for comparisons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kcalib.streaming._options import SharedOptions
 
 
 class ModelSources:
-    """Several sources as one for a run; a chunk maps the names of models to their predictions."""
+    """Several sources as one; a chunk maps the names of models to their predictions."""
 
     def __init__(self, models: Mapping[str, Source]):
         self._models = dict(models)
@@ -27,9 +27,8 @@ class ModelSources:
                 log = getattr(getattr(source, "layout", None), "log", None)
                 if log is not None and log.clusters is not None:
                     raise ValueError(
-                        f"the source of {model!r} is a log of tokens, whose texts are clusters; a comparison of "
-                        "sources has none: read all samples by kcalib.streaming.read_answers, and pass them and "
-                        "clusters=log.clusters to kcalib.compare"
+                        f"the source of {model!r} is a log of tokens in clusters, but a comparison of sources has "
+                        "no clusters; use kcalib.streaming.read_answers, and kcalib.compare(clusters=log.clusters)"
                     )
                 raise ValueError(
                     f"the source of {model!r} has clusters, but a comparison of sources has none; open it without "
@@ -56,13 +55,13 @@ class ModelSources:
 
     @property
     def n(self) -> int | None:
-        """The number of samples; None where only reading all of them would tell."""
+        """The number of samples; None if it is unknown before all are read."""
         return next((source.n for source in self._models.values() if source.n is not None), None)
 
     def chunks_for(
         self, options: SharedOptions, rows: int, start: int = 0
     ) -> Iterator[tuple[Any, dict[str, Any], None]]:
-        """Yield labels and the predictions of each model, and no clusters; refuse labels that differ."""
+        """Yield labels, predictions of each model, and no clusters; refuse labels that differ."""
         names, at = list(self._models), start
         for chunks in itertools.zip_longest(
             *(chunks_for(source, options, rows, start) for source in self._models.values())
@@ -107,7 +106,7 @@ class ModelSources:
 
 
 def chunks_for(source: Source, options: SharedOptions, rows: int, start: int) -> Iterator[tuple[Any, Any, Any]]:
-    """Return chunks of any source for the `update` of a state, with clusters or None."""
+    """Return chunks of any source for `update` of a state, with clusters or None."""
     of_ours = getattr(source, "chunks_for", None)
     if of_ours is None:
         return ((true, pred, None) for true, pred in source.chunks(rows, start))

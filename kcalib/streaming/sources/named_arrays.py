@@ -1,4 +1,4 @@
-"""Arrays that can be sliced by rows: of NumPy and other libraries, memory maps, and those that files hold by name."""
+"""Arrays that are sliced by rows: NumPy and other libraries, memory maps, and named arrays in files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kcalib.streaming.sources.content import damage_error, decode_text
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout, ReadOptions
 from kcalib.streaming.sources.reader import Reader
 
-Arrays = AbstractContextManager[Callable[[str], Any]]  # gives arrays by name, and closes their file
+Arrays = AbstractContextManager[Callable[[str], Any]]  # returns arrays by name, and closes their file
 
 
 class ArraysReader(Reader):
-    """Read named arrays; `open_arrays` opens them, each time that rows are read."""
+    """Read named arrays; `open_arrays` opens them for each reading."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ArraysReader(Reader):
             for first in range(start, self.n, rows):
                 try:
                     block = {key: decode_text(next(pieces)) for key, pieces in slices.items()}
-                except Exception as error:  # of the library that reads them
+                except Exception as error:  # from the library of the array
                     if not self.place or isinstance(error, FileError):
                         raise
                     stop = min(first + rows, self.n)
@@ -74,7 +74,7 @@ def row_slices(array: Any, start: int, rows: int) -> Iterator[Any]:
 
 
 def release_pages(array: Any) -> None:
-    """Give back the pages of a memory map that have been copied; they count as memory of this process."""
+    """Release the pages of a memory map that were copied; they count as memory of this process."""
     base = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -92,7 +92,7 @@ def named_reader(
     place: str = "",
     identity: Callable[[], Iterator[bytes]] | None = None,
 ) -> ArraysReader:
-    """Read predictions and labels among several arrays that have names."""
+    """Read predictions and labels among several named arrays."""
     layout = options.layout(options.columns("array", tuple(names), holder=holder))
     if CLASSES_NAME in names and layout.family is None:
         with open_arrays() as get:
@@ -100,7 +100,7 @@ def named_reader(
             labels = get(layout.targets[0]) if Y_TRUE in layout.groups else layout.stored_labels
             labels = classes if labels is None else labels
             classes = decode_text(np.asarray(next(row_slices(classes, 0, max(1, classes.shape[0])), ())))
-            # Labels of a matrix are 0 and 1, whatever they are called.
+            # Labels of a matrix are 0 and 1 for any names.
             layout = layout.with_classes(classes, classes.dtype if options.multilabel else np.dtype(labels.dtype))
     return ArraysReader(layout, open_arrays, place, identity)
 
@@ -119,7 +119,7 @@ def mapping_reader(data: Mapping[str, Any], options: ReadOptions) -> Reader:
 
 
 def pair_reader(true: Any, pred: Any, options: ReadOptions) -> Reader:
-    """Read labels or targets, and predictions, of which each is an array or distributions."""
+    """Read labels or targets, and predictions, each an array or distributions."""
     pred, classes = as_predictions(pred, options.classes)
     data = {Y_TRUE: _sliceable(true, Y_TRUE)}
     if isinstance(pred, Distribution):
@@ -135,7 +135,7 @@ def pair_reader(true: Any, pred: Any, options: ReadOptions) -> Reader:
 
 
 def as_predictions(pred: Any, classes: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...] | None]:
-    """Return predictions as a `Distribution` or an array, with the names of classes that they may have."""
+    """Return predictions as a `Distribution` or an array, with the names of classes if they have any."""
     if is_external(pred):
         pred = as_distribution(pred)
     if isinstance(pred, Categorical):
@@ -149,7 +149,7 @@ def names_of_columns(pred: Any) -> tuple[Any, ...]:
 
 
 def classes_by_names(true: Any, pred: Any, classes: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-    """Return the classes that the columns of a frame, or the categories of labels, are named after."""
+    """Return the classes that columns of a frame, or categories of labels, are named after."""
     columns, categories = names_of_columns(pred), categories_of(true)
     if classes is not None:
         check_names(columns, Classes(classes), Y_PRED)
@@ -162,7 +162,7 @@ def classes_by_names(true: Any, pred: Any, classes: tuple[Any, ...] | None) -> t
 
 
 def _sliceable(value: Any, name: str) -> Any:
-    """Return an array as it is, and what cannot be sliced by rows, such as lists and frames, as an array."""
+    """Return an array unchanged, and lists or frames as arrays."""
     if hasattr(value, "dtype") and hasattr(value, "shape") and not hasattr(value, "iloc"):
         if len(value.shape) == 0:
             raise FileError(f"`{name}` is a single value, expected an array")

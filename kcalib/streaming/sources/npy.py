@@ -1,4 +1,4 @@
-"""`.npy` files, whose labels are in a file beside them or in fields, and the named arrays of `.npz` files."""
+"""`.npy` files, with labels in a file next to them or in fields, and the named arrays of `.npz` files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def npy_reader(path: Path, options: ReadOptions) -> Reader:
 
 
 def _find_labels(path: Path, options: ReadOptions) -> Path | None:
-    """Return the file that the option names, or the one beside the predictions; None where none is needed."""
+    """Return the file of the option, or the one next to the predictions; None if no labels are needed."""
     labels = label_file(options.labels)
     candidates = [path.with_name(name + ".npy") for name in LABEL_NAMES]
     if options.labels is None:

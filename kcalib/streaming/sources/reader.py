@@ -1,4 +1,4 @@
-"""`Reader`, the base class of what reads one file or one set of arrays, and `RowCursor`, which takes its rows."""
+"""`Reader`, the base class for reading a file or a set of arrays, and `RowCursor`, which takes its rows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kcalib._backend.memory import check_memory
 from kcalib._input.columns import FileError
 from kcalib.streaming.sources.layout import Y_TRUE, Block, Layout
 
-_SAMPLED_ROWS = 32  # of arrays, which identify them
+_SAMPLED_ROWS = 32  # rows that identify an array
 
 
 class Reader(ABC):
-    """Read one file, or one set of arrays, in blocks of rows."""
+    """Read a file or a set of arrays in blocks of rows."""
 
     layout: Layout
-    place: str = ""  # the name of the file in messages; "" for what has none
-    n: int | None = None  # rows, if they are known without reading all of them
-    n_columns: int | None = None  # numbers in a prediction, 0 for shape (n,); None if not known before reading
-    is_resumable = True  # whether it can be read a second time
+    place: str = ""  # name of the file in messages, if any
+    n: int | None = None  # number of rows, if known before reading
+    n_columns: int | None = None  # numbers in a prediction, 0 for shape (n,); None if unknown before reading
+    is_resumable = True  # whether it can be read again
 
     @abstractmethod
     def blocks(self, start: int, rows: int) -> Iterator[Block]:
@@ -36,7 +36,7 @@ class Reader(ABC):
         return block
 
     def identity(self) -> Iterator[bytes]:
-        """Yield what changes if the rows do: here some of them."""
+        """Yield what changes with the rows; here some of them."""
         n = self.n or 0
         yield str(n).encode()
         for row in sorted({round(i * (n - 1) / _SAMPLED_ROWS) for i in range(_SAMPLED_ROWS + 1)}) if n else ():
@@ -65,7 +65,7 @@ def skip_rows(blocks: Iterator[Block], start: int) -> Iterator[Block]:
 
 
 class RowCursor:
-    """The rows of a reader in order, as many at a time as are asked for."""
+    """The rows of a reader in order, in requested numbers."""
 
     def __init__(self, reader: Reader, start: int, rows: int):
         self._labels, self._finish = reader.layout.stored_labels, reader.finish
@@ -81,7 +81,7 @@ class RowCursor:
             if block is None:
                 break
             n, remaining = n_rows(block), most - count
-            if most == sys.maxsize:  # of a reader that cannot say how many there are
+            if most == sys.maxsize:  # the number of rows is unknown
                 n_bytes += sum(getattr(array, "nbytes", 0) for array in block.values())
                 check_room(n_bytes)
             self._left = {key: array[remaining:] for key, array in block.items()} if n > remaining else None
@@ -112,7 +112,7 @@ class RowCursor:
 
 
 def check_room(n_bytes: int) -> None:
-    """Refuse to hold all samples of a file at once if there is not as much memory again."""
+    """Refuse to read a whole file if there is not as much free memory again."""
     check_memory(n_bytes, None, "all samples at once", "read them in pieces (--stream), or a part of them (--rows A:B)")
 
 

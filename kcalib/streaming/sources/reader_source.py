@@ -1,4 +1,4 @@
-"""`ReaderSource`: readers one after the other as one source, whose chunks do not depend on where files begin."""
+"""`ReaderSource`: consecutive readers as one source, with chunks that do not depend on file boundaries."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from kcalib.streaming.sources.model_sources import ModelSources
 from kcalib.streaming.sources.reader import Reader, RowCursor, check_room
 from kcalib.streaming.state import CalibrationState
 
-CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most numbers of predictions of a chunk
+CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # limits for the rows and predictions of a chunk
 
 Rows = tuple[Any, Any]  # labels or targets, and predictions
 
 
 class ReaderSource(Source):
-    """Files, or one set of arrays or batches; `maker` is the function that makes it, and its arguments."""
+    """Files, or a set of arrays or batches; `maker` is the function that makes it, with arguments."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class ReaderSource(Source):
         clusters: ReaderSource | None = None,
     ):
         self._readers, self._maker, self.clusters = tuple(readers), maker, clusters
-        self._counts: dict[int, int] = {}  # rows of readers that had to be counted
-        # The number of columns of an empty file need not be known.
+        self._counts: dict[int, int] = {}  # rows of readers that were counted
+        # The number of columns of an empty file may be unknown.
         first = next((reader for reader in self._readers if reader.n_columns is not None), self._readers[0])
         for reader in self._readers:
             _check_same(reader, first)
         self._n_columns, self.layout = first.n_columns, first.layout
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let other processes open the files again."""
+        """Reopen the files in other processes."""
         if self._maker is None:
             raise TypeError("only what kcalib.streaming.source returns can be pickled; open it by this function")
         return self._maker
@@ -78,7 +78,7 @@ class ReaderSource(Source):
 
     @property
     def lens(self) -> Lens:
-        """The lens of states without one of their own: that of confidences in a log of a language model."""
+        """The default lens of states: Confidence for confidences in a log of a language model."""
         return CANONICAL if self.layout.log is None else self.layout.log.lens
 
     @property
@@ -92,13 +92,13 @@ class ReaderSource(Source):
         return self._chunks(rows, start)
 
     def chunks_for(self, options: SharedOptions, rows: int, start: int = 0) -> Iterator[tuple[Any, Any, Any]]:
-        """Yield the same with clusters for the `update` of a state with these options.
+        """Yield chunks with clusters for `update` of a state with these options.
 
-        It does not check a `Classification`. Clusters are None where there are none.
+        A `Classification` is not checked again. Clusters are None if there are none.
         """
         if isinstance(lens := getattr(options, "lens", None), Lens):
             lens.check_columns(self.n_columns, "y_pred")
-        # Without names of classes a state may apply its own softmax.
+        # Without names of classes a state applies its own softmax.
         raw = not isinstance(options, StateOptions) or (options.from_logits and self.layout.classes is None)
         chunks = self._chunks(rows, start, for_states=not raw)
         if self.clusters is None:
@@ -159,7 +159,7 @@ class ReaderSource(Source):
             return self.layout.prepare(block, is_whole=True, threads=threads)
 
     def read_unchecked(self) -> Block:
-        """Read all samples of one file as they are."""
+        """Read all samples of one file without checks."""
         if len(self._readers) > 1:
             raise FileError(f"there are {len(self._readers)} files, which evaluate --stream reads as one; name one")
         (reader,) = self._readers
@@ -170,7 +170,7 @@ class ReaderSource(Source):
             block = cursor.take(reader.n or sys.maxsize)
             if block is None:
                 raise FileError("there are no rows, expected one for each sample")
-            cursor.take(1)  # checks that there are not more labels
+            cursor.take(1)  # check that there are no more labels
             return block
 
     def fingerprint(self) -> str:
@@ -199,7 +199,7 @@ class ReaderSource(Source):
 
     def summed(self, **options: Any) -> CalibrationState | ForecastState:
         state: CalibrationState | ForecastState
-        if self.clusters is not None:  # there is no SKCE of pairs of different clusters without flips
+        if self.clusters is not None:  # the SKCE over pairs of different clusters needs flips
             options = {name: value for name, value in options.items() if (name, value) != ("n_resamples", 0)}
             options["clusters"] = True
         if self.prediction is None:
@@ -211,7 +211,7 @@ class ReaderSource(Source):
         for true, pred, clusters in self.chunks_for(state.options, rows_of_chunks(self.n_columns)):
             state.update(true, pred, clusters=clusters)
         if not state.n_samples:
-            raise FileError(f"there are no samples in the source, {self.describe()}; pass one that has some")
+            raise FileError(f"there are no samples in the source, {self.describe()}; pass one with samples")
         return state
 
     def summed_together(self, models: Mapping[str, Source], **options: Any) -> ComparisonState:
@@ -228,7 +228,7 @@ class ReaderSource(Source):
         return state
 
     def _locate(self, row: int) -> tuple[int, int]:
-        """Return the number of the reader that has a row, and the number of the row in it."""
+        """Return the number of the reader with a row, and the number of the row in it."""
         for number, reader in enumerate(self._readers):
             if row == 0 or (number == len(self._readers) - 1 and reader.n is None):
                 return number, row
@@ -241,7 +241,7 @@ class ReaderSource(Source):
         raise FileError(f"`start` is {row} rows beyond the {self.n} samples there are")
 
     def _count(self, number: int) -> int:
-        """Return the number of rows of a reader, all of which are read if it is not known."""
+        """Return the number of rows of a reader, reading all if it is unknown."""
         reader = self._readers[number]
         if reader.n is None and number not in self._counts:
             with _naming(reader):
@@ -253,12 +253,12 @@ class ReaderSource(Source):
 
 
 def rows_of_chunks(n_columns: int) -> int:
-    """Return how many rows to read at a time: enough for the work on them to be most of the time."""
+    """Return how many rows to read at a time, so that reading takes a small share of the time."""
     return max(1, min(CHUNK_ROWS, CHUNK_VALUES // n_columns))
 
 
 def _check_same(reader: Reader, first: Reader) -> None:
-    """Check that two files hold the same."""
+    """Check that two files hold the same kind of predictions."""
 
     def contents(reader: Reader) -> tuple[str, ...]:
         layout = reader.layout

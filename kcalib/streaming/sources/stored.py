@@ -1,4 +1,4 @@
-"""Arrays in .npy files, which are mapped, and in members of .npz files; nothing is unpickled."""
+"""Arrays in .npy files, which are memory-mapped, and in members of .npz files; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kcalib._backend.memory import check_memory
 from kcalib._input.columns import FileError
 from kcalib.streaming.sources.content import check_file, damage_error
 
-_MAX_HEADER = 1_000_000  # NumPy's limit of 10000 characters is met by some 500 fields
+_MAX_HEADER = 1_000_000  # some 500 fields exceed the limit of NumPy, 10000 characters
 
 
 def map_array(path: Path, noun: str) -> np.memmap:
     """Map an .npy file into memory."""
     try:
-        with np.errstate(over="ignore"):  # of sizes that no file has
+        with np.errstate(over="ignore"):  # for impossible sizes
             array: np.memmap = np.load(path, mmap_mode="r", max_header_size=_MAX_HEADER)
     except Exception as error:
         raise damage_error(noun, error) from None
@@ -54,17 +54,17 @@ def archive_members(path: Path) -> dict[str, zipfile.ZipInfo]:
     for info in infos:
         name = info.filename.removesuffix(".npy")
         if name in members:
-            raise FileError(f"two arrays have the name {name!r}, and either may be meant; write the file with one")
+            raise FileError(f"two arrays have the name {name!r}; write the file with one")
         members[name] = info
     return members
 
 
 class ArchivedArray:
-    """An array in an .npz file, whose rows are read in order; one that is stored by columns is read whole."""
+    """An array in an .npz file, read by rows in order; an array in column order is read as a whole."""
 
     def __init__(self, path: Path, name: str, member: zipfile.ZipInfo):
         if not member.filename.endswith(".npy"):
-            raise FileError(f"{name!r} is no array; write the file by numpy.savez")
+            raise FileError(f"{name!r} is not an array; write the file by numpy.savez")
         self._path, self._noun, self._member = path, f"array {name!r}", member
         with self._open() as (_, self.shape, _, self.dtype):
             pass
@@ -87,7 +87,7 @@ class ArchivedArray:
 
     @contextmanager
     def _open(self) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]]:
-        """Open the member behind its header, which is shape, whether it is stored by columns, and dtype."""
+        """Open the member after its header; yield shape, whether it is in column order, and dtype."""
         try:
             with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
                 version = np.lib.format.read_magic(file)

@@ -1,4 +1,4 @@
-"""Named arrays that are stored in chunks: HDF5 files, read only, and Zarr folders."""
+"""Named arrays that are stored in chunks: HDF5 files (read-only) and Zarr folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kcalib.streaming.sources.reader import Reader
 
 
 def hdf5_reader(path: Path, options: ReadOptions) -> Reader:
-    """Read arrays of an HDF5 file, which is open while it is read."""
+    """Read arrays of an HDF5 file, which is open during reading."""
     h5py = import_library("h5py", "HDF5 files", "hdf5")
     names: list[str] = []
 

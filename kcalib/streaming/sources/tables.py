@@ -1,4 +1,4 @@
-"""Columns of tables: Parquet files, Arrow tables, data frames, Hugging Face data sets, and structured arrays."""
+"""Columns of tables: Parquet files, Arrow tables, data frames, Hugging Face data sets, structured arrays."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout, ReadO
 from kcalib.streaming.sources.named_arrays import row_slices
 from kcalib.streaming.sources.reader import Reader, block_bytes
 
-_MOST_ROWS = 65_536  # of a Parquet file that are decoded together
-_FIRST_ROWS = 16  # that identify rows without a number
+_MOST_ROWS = 65_536  # rows of a Parquet file that are decoded together
+_FIRST_ROWS = 16  # rows that identify tables of unknown length
 
 Tables = Callable[[list[str], int, int], Iterator[Any]]  # (columns, start, rows) -> Arrow tables, structured arrays
 
 
 class TableReader(Reader):
-    """Read columns of a table, of which `tables` gives the rows in order."""
+    """Read columns of a table; `tables` yields the rows in order."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class TableReader(Reader):
             self.layout = self._with_categories()
 
     def _with_categories(self) -> Layout:
-        """Return the layout with the classes that labels in an Arrow dictionary declare, where no columns do."""
+        """Return the layout with the classes of an Arrow dictionary of labels, if columns have no names."""
         layout = self.layout
         if layout.classes is not None or layout.family is not None or Y_TRUE not in layout.groups:
             return layout
@@ -132,7 +132,7 @@ def _parquet_reader(
 
 
 def open_parquet(open_file: Callable[[], Any]) -> tuple[tuple[str, ...], Tables, int]:
-    """Return the names of columns, their tables, and the number of rows; groups before the first row are skipped."""
+    """Return the names of columns, a function that yields tables, and the number of rows."""
     parquet = import_library("pyarrow.parquet", ".parquet files", "parquet")
     try:
         with parquet.ParquetFile(open_file()) as file:
@@ -198,7 +198,7 @@ def hugging_face_reader(data: Any, options: ReadOptions) -> Reader:
 
 
 def arrow_values(column: Any, name: str, at: int = 0) -> np.ndarray:
-    """Return a pyarrow.ChunkedArray as NumPy; lists of one length become the rows of a matrix."""
+    """Return a pyarrow.ChunkedArray as NumPy; lists of equal length become the rows of a matrix."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""Text files: a header, then one sample a line, `.csv` and `.tsv`, also compressed (`.gz`), and standard input.
+"""Text files, a header and one sample per line: `.csv` and `.tsv`, also compressed (`.gz`), and standard input.
 
 pyarrow reads them some thirty times as fast as the csv module. The csv module reads short files, all files if pyarrow
-is not installed, and goes on where pyarrow refuses a line: it finds the line of an error.
+is missing, and continues where pyarrow refuses a line, to name the line of an error.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kcalib.streaming.sources.content import check_unique, damage_error, file_id
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, ReadOptions
 from kcalib.streaming.sources.reader import Reader, n_rows, skip_rows
 
-BLOCK_BYTES = 2**20  # that are read at once; of shorter files importing pyarrow would take longer than reading them
-BLOCK_HEADERS = 64  # bytes of so many headers are in a block at least: of thousands of columns a few lines are more
+BLOCK_BYTES = 2**20  # of a block; for shorter files importing pyarrow takes longer than reading
+BLOCK_HEADERS = 64  # minimum size of a block in headers, for thousands of columns
 BLOCK_CELLS = 2**18  # numbers that the csv module reads at once
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -40,16 +40,16 @@ def text_reader(path: Path, options: ReadOptions) -> Reader:
 
 
 def open_text(path: Path) -> tuple[Callable[[], IO[bytes]], str]:
-    """Return what opens a text file, and what its cells are separated by."""
+    """Return a function that opens a text file, and the delimiter."""
     open_file: Any = gzip.open if path.suffix.lower() == ".gz" else open
     is_tabbed = ".tsv" in (suffix.lower() for suffix in path.suffixes[-2:])
     return lambda: open_file(path, "rb"), "\t" if is_tabbed else ","
 
 
 class TextReader(Reader):
-    """Read a text file; how many rows it has is not known before it is read.
+    """Read a text file; the number of rows is unknown before reading.
 
-    Labels are numbers in blocks, those of their cells in the order in which these were seen, and values in chunks.
+    In blocks labels are numbers of distinct cells in the order of appearance, in chunks they are values.
     """
 
     def __init__(
@@ -103,17 +103,17 @@ class TextReader(Reader):
                     rows_read += n_rows(block)
                 return
         except (ValueError, OSError, EOFError, zlib.error):
-            pass  # the csv module reads the rest, or names the line that is wrong
+            pass  # the csv module reads the rest, or names the wrong line
         yield from skip_rows(self._blocks_by_cells(), rows_read)
 
     def _blocks_by_arrow(self, reader: Any) -> Iterator[Block]:
-        """Read by pyarrow; a ValueError where it refuses a line, or a cell is no finite number or no label."""
+        """Read by pyarrow; a ValueError if it refuses a line, or a cell is not a finite number or a label."""
         import pyarrow as pa
 
         names = list(map(str, range(len(self._header))))
         types = {names[column]: pa.float64() for column in self._columns}
         if self._label_column is not None:
-            if self._label_column in self._columns:  # which pyarrow would read as one type
+            if self._label_column in self._columns:  # pyarrow would read it as one type
                 raise ValueError
             types[names[self._label_column]] = pa.dictionary(pa.int32(), pa.string())
         size = max(BLOCK_BYTES, BLOCK_HEADERS * sum(len(name) + 1 for name in self._header))
@@ -204,7 +204,7 @@ class TextReader(Reader):
 
     @cached_property
     def _is_whole(self) -> bool:
-        """Whether all predictions are written as integers, which the checks take for labels."""
+        """Whether all predictions are written as integers, which checks take for labels."""
         (column,) = (place for place, name in enumerate(self._header) if name == self.layout.predictions[Y_PRED][0])
         return all(
             len(row) <= column or _INTEGER.fullmatch(row[column].strip())
@@ -217,7 +217,7 @@ class TextReader(Reader):
         return np.array([numbers.setdefault(cell, len(numbers)) for cell in cells], np.int64)
 
     def _label_values(self, labels: np.ndarray, as_text: bool) -> np.ndarray:
-        """Return booleans, integers, other numbers, or text: what all cells are, if not names of classes."""
+        """Return booleans, integers, numbers or texts, whichever fits all cells."""
         count = np.bincount(labels, minlength=len(self._label_numbers))
         cells: list[Any] = [cell for cell, n in zip(self._label_numbers, count, strict=True) if n]
         if not as_text and all(cell.lower() in _BOOLEANS for cell in cells):
@@ -247,7 +247,7 @@ def read_records(open_file: Callable[[], IO[bytes]], delimiter: str) -> Iterator
                     yield reader.line_num, row
         except csv.Error as error:
             raise FileError(
-                f"line {reader.line_num} is no CSV ({error}); repair the quotes or write it again"
+                f"line {reader.line_num} is not CSV ({error}); repair the quotes or write it again"
             ) from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise damage_error("the file", error) from None
@@ -261,12 +261,12 @@ def import_arrow_csv() -> Any | None:
 
 
 def _as_numpy(array: Any) -> np.ndarray:
-    """Return an array of Arrow without pandas, which pyarrow's own way imports."""
+    """Return an Arrow array without importing pandas, as pyarrow would."""
     return np.from_dlpack(array) if len(array) else np.empty(0, np.int64)
 
 
 def is_number(cell: str) -> bool:
-    """Whether files mean a number; Python's own underscores make a class name of it."""
+    """Return whether a cell is a number; cells with underscores are names of classes."""
     try:
         float(cell)
     except ValueError:

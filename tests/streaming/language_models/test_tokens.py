@@ -170,7 +170,7 @@ def test_a_comparison_of_sources_says_how_to_compare_logs(tmp_path):
     for file, power in zip(files.values(), (1, 2), strict=True):
         scaled = power * logs - np.log(np.exp(power * logs).sum(axis=2, keepdims=True))
         file.write_text("".join(f"{json.dumps(as_vllm(*text))}\n" for text in zip(scaled, y, strict=True)))
-    message = "texts are clusters; .* kcalib.streaming.read_answers, and pass them and clusters=log.clusters to kcalib"
+    message = "tokens in clusters, .* kcalib.streaming.read_answers, and kcalib"
     with pytest.raises(ValueError, match=message):
         kcalib.compare({name: source(file) for name, file in files.items()}, metric="brier_score")
     read = {name: read_answers(file)[0] for name, file in files.items()}

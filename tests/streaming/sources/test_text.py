@@ -93,7 +93,7 @@ def test_place_of_a_cell_that_is_wrong(tmp_path, monkeypatch, small_blocks, pyar
         "40,0.5,0.5,": r"line 43, column 'y' is empty",
         "40,0.5,0.5": r"line 43 has 3 cells, expected 4",
         "40,0.5,0.5,\udcff": r"line 43 is not UTF-8 text",
-        '40,0.5,"0.5,1': r"line \d+ is no CSV",
+        '40,0.5,"0.5,1': r"line \d+ is not CSV",
     }.items():
         path.write_bytes((good + line + "\n41,0.5,0.5,1\n").encode("utf-8", "surrogateescape"))
         with pytest.raises(FileError, match=match):

@@ -1,4 +1,4 @@
-"""Tiles: the rectangles of H that a distributed sweep is cut into, and how they are numbered."""
+"""Tiles: the rectangles of H in a distributed sweep, and their numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tile(NamedTuple):
 
     @property
     def on_diagonal(self) -> bool:
-        """Of a symmetric problem: half of it is computed."""
+        """Whether the tile is on the diagonal; half of it is computed in a symmetric problem."""
         return self.row == self.column
 
     @property
@@ -35,7 +35,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """All tiles of a problem of n x n_right pairs; of a symmetric one those on and above the diagonal."""
+    """All tiles of a problem of n x n_right pairs; in a symmetric problem those on and above the diagonal."""
 
     n: int
     n_right: int
@@ -45,7 +45,7 @@ class Grid:
     symmetric: bool
 
     def tiles(self) -> list[Tile]:
-        """Row by row: the order in which their sums are added."""
+        """Return the tiles row by row, the order in which their sums are added."""
         tiles: list[Tile] = []
         for row in range(0, self.n, self.size):
             for column in range(row if self.symmetric else 0, self.n_right, self.size):

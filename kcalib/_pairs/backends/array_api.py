@@ -1,8 +1,7 @@
-"""The backend for every array library: strips of rows, array API functions only.
+"""The backend for every array library: strips of rows, by array API functions.
 
-Differentiable wherever the library is (distances have their subgradient 0 at 0), on
-whatever device the arrays are. Memory: a strip of H, at most `STRIP_ELEMENTS` elements, and of the
-tensor of differences, besides O(n m).
+It is differentiable if the library is (distances have subgradient 0 at 0), and runs on the device of the arrays.
+Memory: a strip of H and of the tensor of differences, at most `STRIP_ELEMENTS` elements, besides O(n m).
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from kcalib._pairs.reductions import (
 )
 
 STRIP_ELEMENTS = 2**22
-TILE_COLUMNS = 192  # products in float32 that are summed in it, as in the compiled core
+TILE_COLUMNS = 192  # float32 products that are summed in float32, as in the compiled core
 
 
-# Gets the first row and the entries of each strip, then None, and returns the result.
+# Receives the first row and the entries of each strip, then None, and returns the result.
 Sums = Generator[None, Any, Any]
 
 
 class ArrayApiBackend(Backend):
-    """H in strips of rows, each a few array operations."""
+    """H in strips of rows, each by a few array operations."""
 
     name = "array-api"
     entry_cost = 30.0
@@ -94,7 +93,7 @@ class ArrayApiBackend(Backend):
         return products * scales if single else products
 
     def _single_product(self, h: Array, vectors: Array) -> Array:
-        """h @ vectors with products in float32, and sums over more than `TILE_COLUMNS` of them in float64."""
+        """Return h @ vectors with float32 products, and float64 sums over blocks of `TILE_COLUMNS`."""
         xp = self._xp
         total: Any = 0.0
         for begin in range(0, h.shape[1], TILE_COLUMNS):
@@ -158,19 +157,19 @@ class ArrayApiBackend(Backend):
     }
 
     def _strips(self, left: Side, right: Side) -> Iterator[tuple[int, Array]]:
-        """The first row of each strip, and its entries."""
+        """Yield the first row and the entries of each strip."""
         n, n_right = left.points.shape[0], right.points.shape[0]
         step = max(1, STRIP_ELEMENTS // n_right)
         for begin in range(0, n, step):
             yield begin, self._entries(left.take(slice(begin, min(n, begin + step))), right)
 
     def _without_diagonal(self, h: Array, begin: int) -> Array:
-        """A strip with zeros in the place of entries H_ii."""
+        """Return a strip with zeros in place of H_ii."""
         rows, columns = self._indices(h, begin)
         return self._xp.where(rows == columns, self._xp.zeros_like(h), h)
 
     def _above_diagonal(self, begin: int, h: Array) -> Array:
-        """A strip with infinity for pairs i >= j."""
+        """Return a strip with infinity for pairs i >= j."""
         rows, columns = self._indices(h, begin)
         return self._xp.where(rows < columns, h, self._xp.full_like(h, math.inf))
 
@@ -182,7 +181,7 @@ class ArrayApiBackend(Backend):
         return rows[:, None], columns[None, :]
 
     def _entries(self, left: Side, right: Side) -> Array:
-        """Dense H of two sides, computed in their dtype, returned in float64."""
+        """Return the dense H of two sides in float64, computed in their dtype."""
         distances = _Distances(self.problem, left.points, right.points)
         kernel = kernel_matrix(self.problem.kernel, distances)
         if self.problem.target is None:
@@ -193,7 +192,7 @@ class ArrayApiBackend(Backend):
 
 
 class _Distances(Distances):
-    """Those of points of a problem: of mixtures and of positions in a table too."""
+    """Distances of points of a problem, also of mixtures and positions in a table."""
 
     def __init__(self, problem: PairProblem, left: Array, right: Array) -> None:
         super().__init__(left, right)
@@ -222,7 +221,7 @@ class _Distances(Distances):
 
 
 def _end_of(sums: Sums) -> Any:
-    """The result of a generator that has seen all strips."""
+    """Return the result of a generator after the last strip."""
     try:
         sums.send(None)
     except StopIteration as end:

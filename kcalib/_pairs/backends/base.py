@@ -1,4 +1,4 @@
-"""What all backends have in common: a problem, a sweep, and tiles of H for other machines."""
+"""The base class of backends: a problem, a sweep, and tiles of H for other machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kcalib._pairs.reductions import (
 )
 from kcalib._pairs.tiles import Grid, Runs, Tile
 
-SAMPLES = 64  # points that are looked at, at most
+SAMPLES = 64  # largest number of points in a sample
 
 Progress = Callable[[float], None] | None
 
@@ -43,16 +43,16 @@ class Backend:
     problem : PairProblem
         The problem.
     reason : str
-        Why the backend was chosen, and what else results say of it.
+        Why the backend was chosen, for results.
     """
 
     name: str
     on_a_line: bool = False  # points lie on a line, and sums and products take O(n log n)
     entry_cost: float = 1.0  # an entry's time, relative to the compiled core's
-    reductions: ClassVar[Mapping[type[Reduction[Any]], Callable[[Any, Any], Any]]]  # and what computes each
-    options: frozenset[str] = frozenset()  # of reductions, that not every backend has
-    threads: int | None = None  # at most; None where the array library decides
-    parallel: Workers | None = None  # what shares its sums out; None where they are computed here
+    reductions: ClassVar[Mapping[type[Reduction[Any]], Callable[[Any, Any], Any]]]  # and the function for each
+    options: frozenset[str] = frozenset()  # supported options of reductions that not every backend has
+    threads: int | None = None  # limit; None if the array library decides
+    parallel: Workers | None = None  # workers that compute its sums, or None
 
     def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
         self.problem = problem
@@ -60,15 +60,15 @@ class Backend:
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
-        """Return why the problem is not one for this backend; None if it is."""
+        """Return why the backend cannot take the problem, or None."""
         return None
 
     def like(self, problem: PairProblem) -> Backend:
-        """Return the backend of another problem: the same code, threads and machines."""
+        """Return the backend for another problem, with the same code, threads and machines."""
         return type(self)(problem, reason=self.reason)
 
     def obstacle(self, reduction: Reduction[Any]) -> str | None:
-        """Return why the backend has no such reduction of its problem; None if it has."""
+        """Return why the backend does not have this reduction for its problem, or None."""
         if type(reduction) not in self.reductions:
             return "it has no such reduction"
         if reduction.option is not None and reduction.option not in self.options:
@@ -101,7 +101,7 @@ class Backend:
         squares: float | None,
         null_squares: NullSquares | None = None,
     ) -> MomentSums:
-        """Return the sums with what the reduction wants of the diagonal."""
+        """Return the sums with the requested parts of the diagonal."""
         diagonal_entries = trace = None
         if reduction.trace and self.problem.symmetric:
             diagonal_entries = diagonal(self.problem, self.threads or 1)
@@ -111,24 +111,24 @@ class Backend:
         return MomentSums(total, row_sums, column_sums, diagonal_entries, squares, trace, null_variance=null_squares)
 
     def tiles(self, in_given_order: bool) -> TileSweep:
-        """Return what sweeps the problem in tiles, with samples in the order in which they are given, or in its own."""
+        """Return an object that sweeps tiles, with samples in the given order or in that of the backend."""
         return TileSweep(self)
 
 
 class GivenOrder:
-    """Samples in the order in which they were given."""
+    """Samples in the given order."""
 
     def sorted(self, values: Any) -> Any:
         """Return values of the samples in the order of summation."""
         return values
 
     def restored(self, values: Any) -> Any:
-        """Return values that are in the order of summation in the user's."""
+        """Return values from the order of summation in the user's order."""
         return values
 
 
 class TileSweep:
-    """A problem in tiles, each swept by itself; rows and columns are counted in the order of summation."""
+    """A problem in tiles that are swept separately; rows and columns are in the order of summation."""
 
     block: int = 1  # samples of a block of the backend's order of summation
     group: int = 1  # samples of a group of blocks
@@ -140,7 +140,7 @@ class TileSweep:
         self.right: Any = self.left
 
     def prepare(self, reduction: Reduction[Any]) -> Any:
-        """Return the vectors of a reduction in the order of summation, for all tiles; None without vectors."""
+        """Return the vectors of a reduction in the order of summation, or None."""
         if isinstance(reduction, Products):
             return np.ascontiguousarray(self.right.sorted(np.asarray(reduction.vectors, dtype=np.float64)))
         if isinstance(reduction, QuadraticForms):
@@ -197,15 +197,15 @@ def _on_host(values: Any) -> np.ndarray:
 
 
 class Workers(ABC):
-    """Processes or machines that compute sums over pairs; `kcalib.parallel` derives the class that does."""
+    """Processes or machines that compute sums over pairs; `kcalib.parallel` implements it."""
 
     @abstractmethod
     def spread(self, backend: Backend) -> Backend:
-        """Return a backend with the same sums, computed there; or the same backend, where that is no use."""
+        """Return a backend with the same sums, computed by the workers, or the same backend if that is no use."""
 
     @abstractmethod
     def gram(self, backend: Backend, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
-        """Return `feature_sums.gram` of the points of such a backend."""
+        """Return `feature_sums.gram` of the points of a distributed backend."""
 
 
 def diagonal(problem: PairProblem, threads: int = 1) -> Array:
@@ -232,22 +232,22 @@ def square_norms(vectors: Array, threads: int) -> Array:
 
 
 def powers_of_two(sizes: Array) -> Array:
-    """Return the power of two below each size (1 for 0), which brings it into the range of float32."""
+    """Return the power of two below each size (1 for 0), by which it is scaled for float32."""
     xp = arrays.namespace(sizes)
     positive = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
     return xp.pow(2.0 * xp.ones_like(sizes), xp.clip(xp.floor(xp.log2(positive)), -1000.0, 1000.0))
 
 
 def sampled(points: Array) -> slice:
-    """Return the rows that are looked at."""
+    """Return the rows of a sample of the points."""
     return slice(None, None, -(-points.shape[0] // SAMPLES))
 
 
 def spread(points: Array) -> tuple[float, float]:
-    """Return the mean squared distance of some of the points, 2 (mean |x|^2 - |mean x|^2), and their mean square.
+    """Return the mean squared distance of some points, 2 (mean |x|^2 - |mean x|^2), and their mean square.
 
-    Distances from residuals are sums of terms of size 1, those from an expansion of terms as large as the squares:
-    where all points are near each other on that scale, most pairs would have to be computed anew by differences.
+    Distances from residuals are sums of terms of size 1, distances from an expansion are sums of terms as large as the
+    squares. If all points are close on that scale, most pairs would have to be computed again by differences.
     """
     xp = arrays.namespace(points)
     sample = xp.astype(points[sampled(points), :], xp.float64)

@@ -1,4 +1,4 @@
-"""Sums of H over many labellings by comparisons of labels, in place of products of their features."""
+"""Sums of H over many labellings by comparisons of labels instead of products of features."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kcalib._pairs.reductions import LabelMatches, Products
 def label_forms(
     backend: Backend, probabilities: np.ndarray, labels: np.ndarray, batches: Iterable[np.ndarray]
 ) -> tuple[float, np.ndarray]:
-    """Return sum_{i != j} H_ij <e_i, e_j>, e = onehot(y) - p, of labels y, and of others in batches (n, draws).
+    """Return sum_{i != j} H_ij <e_i, e_j>, e = onehot(y) - p, for labels y, and for others in batches (n, draws).
 
-    Of a symmetric problem with features 1, float64 `probabilities`.
+    For a symmetric problem with features 1 and float64 `probabilities`.
 
-    With d = onehot(y) - onehot(t) and a = onehot(t) - p for the most probable labels t the sum is that of
-    H_ij (1(y_i = y_j) - 1(t_i = t_j)), less 2 <d, H p>, plus <a, H a>: a comparison of a pair in place of m
-    products. Where labels are the most probable ones all differences are 0 exactly: H is rounded to multiples of
-    a power of two, the same ones throughout, whose sums by labels have no rounding in a block.
+    With d = onehot(y) - onehot(t) and a = onehot(t) - p for the most probable labels t, the sum is that of H_ij (1(y_i
+    = y_j) - 1(t_i = t_j)), minus 2 <d, H p>, plus <a, H a>: a comparison per pair instead of m products. If labels are
+    the most probable ones, all differences are exactly 0: H is rounded to multiples of a power of two, whose sums by
+    labels are exact within a block.
     """
     n, m = probabilities.shape
     options = _native.RunOptions(backend.threads or 1)
     likely, errors = np.argmax(probabilities, axis=1), -probabilities
     errors[np.arange(n), likely] += 1
-    # Those given come with the first batch: a sweep of their own takes as long as a hundred draws.
+    # The given labels join the first batch: a separate sweep takes as long as a hundred draws.
     first_columns = [np.stack([likely, labels], axis=1)]
     totals: list[np.ndarray] = []
     products = Products(np.concatenate([probabilities, errors], axis=1), rounded=True)

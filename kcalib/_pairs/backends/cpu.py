@@ -1,7 +1,7 @@
-"""The CPU backend: hands contiguous NumPy arrays to the compiled sweeps in `_native`.
+"""The CPU backend: passes contiguous NumPy arrays to the compiled sweeps in `_native`.
 
-Residuals of class labels, signed measures (`Mixtures`; products in src/cpu/pairs/mixture_kernels.cpp), and distances of
-points, of mixtures, and from a table.
+It takes residuals of class labels, signed measures (`Mixtures`; products in src/cpu/pairs/mixture_kernels.cpp), and
+distances of points, of mixtures, and from a table.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from kcalib._pairs.tiles import Grid, Runs, Tile
 
 # The enum of src/include/kcalib/profiles.h.
 METRIC_NUMBERS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
-# From this many classes on one product of residuals serves both distances and target factors, if
-# the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
-# which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
+# From this many classes on one product of residuals gives distances and target factors, if samples are sorted by label.
+# Otherwise a residual at another sample's label has to be gathered, which costs as much as a second product up to about
+# 20 classes (AVX2 and AVX-512).
 RESIDUAL_CLASSES = 9
 RESIDUAL_CLASSES_UNSORTED = 32
-SPREAD_OF_RESIDUALS = 0.1  # mean squared distance of points up to which residuals would lose its digits
-SMALL_RESIDUALS = 0.1  # lengths up to which points would lose digits of theirs
-SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
-VECTORS_AT_ONCE = 256  # of one sweep: bounds what each thread adds up
+SPREAD_OF_RESIDUALS = 0.1  # mean squared distance below which residuals lose digits
+SMALL_RESIDUALS = 0.1  # lengths below which points lose digits
+SORT_FROM = 128  # samples; sorting fewer takes longer than sweeping them
+VECTORS_AT_ONCE = 256  # of a sweep: bounds the sums of each thread
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
 
 class CpuBackend(Backend):
-    """H in tiles, in parallel; the same bits for any number of threads."""
+    """H in tiles, in parallel; every bit is the same for any number of threads."""
 
     name = "cpu"
     options = frozenset({"null_variance", "rounded"})
@@ -61,7 +61,7 @@ class CpuBackend(Backend):
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
         super().__init__(problem, reason=reason)
         self.threads: int = resolve_threads(threads)
-        # Whether sorting samples by label is worth it; both sides have labels in the core, or neither.
+        # Whether to sort samples by label; in the core both sides have labels, or neither.
         self._worth_sorting = len(problem.left.points) >= SORT_FROM <= len(problem.columns.points)
         self._by_labels, centre = self._one_product()
         self._kernel = _native.Kernel(
@@ -78,11 +78,11 @@ class CpuBackend(Backend):
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
-        """Why the problem is not one for this backend; None if it is."""
+        """Return why the backend cannot take the problem, or None."""
         return obstacle(problem)
 
     def _results(self, reductions: Sequence[Reduction[Any]]) -> list[Any]:
-        """One sweep for all reductions that add samples in the same order, and more only for batches of columns."""
+        """Sweep once for all reductions with the same order of samples, and again for further batches of columns."""
         results = [self.reductions[type(reduction)](self, reduction) for reduction in reductions]
         orders: dict[bool, dict[int, Steps]] = {}
         for k, (reduction, result) in enumerate(zip(reductions, results, strict=True)):
@@ -94,7 +94,7 @@ class CpuBackend(Backend):
         return results
 
     def _swept(self, steps: Mapping[int, Steps], pairs: HostPairs) -> dict[int, Any]:
-        """Sweep for what the steps ask for, until all have their results."""
+        """Sweep for the requests of the steps, until all have results."""
         results: dict[int, Any] = {}
         pending: dict[int, _native.Reduction] = {}
 
@@ -191,7 +191,7 @@ class CpuBackend(Backend):
     }
 
     def _weight_panels(self, reduction: QuadraticForms, order: np.ndarray | None) -> list[np.ndarray]:
-        """The weights as the compiled core takes them at once, in that order of samples."""
+        """Return the weights in panels for the compiled core, in this order of samples."""
         weights, dtype = reduction.weights, reduction.dtype
         width = _native.weights_at_once(dtype, self._run_options())
         columns = (slice(c, min(reduction.n_columns, c + width)) for c in range(0, reduction.n_columns, width))
@@ -207,12 +207,12 @@ class CpuBackend(Backend):
         return [_panel(labels[:, c : c + width], width, "int32") for c in range(0, labels.shape[1], width)]
 
     def _one_product(self) -> tuple[bool, np.ndarray | None]:
-        """Whether labels make one product of distances and target factors, and the centre of points that it is of.
+        """Return whether labels allow one product for distances and target factors, and the centre of its points.
 
-        Without a centre it is that of the residuals. Predictions that are near each other, as diffuse ones are, are
-        nearer than terms of size 1 have digits for, and their residuals large: one product of points about their
-        mean does then (`Quantities::both_from` in src/cpu/pairs/quantities.h). Where residuals are small, too, as of
-        rare events, two products are needed.
+        Without a centre it is the product of residuals. Predictions that are close to each other, as diffuse ones are,
+        are closer than the precision of terms of size 1, and their residuals are large: then one product of points
+        about their mean is used (`Quantities::both_from` in src/cpu/pairs/quantities.h). If residuals are small, too,
+        as for rare events, two products are needed.
         """
         sides, points = (self.problem.left, self.problem.columns), self.problem.left.points
         least = RESIDUAL_CLASSES if self._worth_sorting else RESIDUAL_CLASSES_UNSORTED
@@ -230,7 +230,7 @@ class CpuBackend(Backend):
         return are_large, centre.astype(points.dtype).astype(np.float64) if are_large else None
 
     def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> HostSide:
-        """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
+        """Return the side for the compiled core, sorted by label (within blocks) if that helps."""
         points = np.ascontiguousarray(side.points)
         n, m = points.shape
         if self.problem.predicted is not None:
@@ -248,14 +248,14 @@ class CpuBackend(Backend):
         labels = np.ascontiguousarray(side.labels, dtype=np.int32)
         order = None
         if sort:
-            keys = labels.astype(np.uint16) if m <= 2**16 else labels  # which NumPy sorts by radix
+            keys = labels.astype(np.uint16) if m <= 2**16 else labels  # NumPy uses radix sort
             order = np.argsort(keys, kind="stable") if block is None else np.lexsort((keys, np.arange(n) // block))
         # Points that were rounded to float32 have lost digits that small residuals have.
         features = None if side.has_residual_features else np.ascontiguousarray(side.features)
         return HostSide(points, features, labels, order)
 
     def _predictions(self, mixtures: Mixtures, points: np.ndarray) -> np.ndarray:
-        """Points of the metric "mmd" as the compiled core reads them: with their products with themselves."""
+        """Return points of the metric "mmd" for the compiled core, with their products with themselves."""
         points = bounded(mixtures, points, 0)
         if not has_own_products(mixtures):
             return POINT_FAMILIES[mixtures.family].rows_apart(mixtures, points)
@@ -271,7 +271,7 @@ class CpuBackend(Backend):
         return _native.RunOptions(self.threads, progress, block, group)
 
 
-# Asks for sweeps of native reductions, and returns a result: it gets the `HostPairs`, and then answers.
+# A generator that yields native reductions to sweep, receives their sums, and returns a result.
 Steps = Generator[Any, Any, Any]
 
 
@@ -291,7 +291,7 @@ def native_products(
 
 
 def _panel(values: np.ndarray, width: int, dtype: str) -> np.ndarray:
-    """Columns, filled up to `width` with zeros."""
+    """Return columns, padded with zeros to `width`."""
     if values.shape[1] == width:
         return np.ascontiguousarray(values, dtype=dtype)
     panel = np.zeros((len(values), width), dtype=dtype)
@@ -301,7 +301,7 @@ def _panel(values: np.ndarray, width: int, dtype: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class HostSide:
-    """A side as the compiled core reads it; see `Side` in src/cpu/pairs/tile.h."""
+    """A side for the compiled core; see `Side` in src/cpu/pairs/tile.h."""
 
     points: np.ndarray
     features: np.ndarray | None
@@ -313,7 +313,7 @@ class HostSide:
         return self.points, self.features, self.labels, self.order
 
     def part(self, rows: range) -> HostSide:
-        """Some of the samples, counted in the order of the sweep."""
+        """Return some of the samples, in the order of the sweep."""
         at = slice(rows.start, rows.stop)
         if self.order is not None:
             return replace(self, order=self.order[at])
@@ -321,18 +321,18 @@ class HostSide:
         return HostSide(self.points[at], features, labels, None)
 
     def gathered(self) -> HostSide:
-        """The samples in the order of the sweep."""
+        """Return the samples in the order of the sweep."""
         if self.order is None:
             return self
         features, labels = (None if values is None else values[self.order] for values in (self.features, self.labels))
         return HostSide(self.points[self.order], features, labels, None)
 
     def sorted(self, values: np.ndarray) -> np.ndarray:
-        """Values of the samples in the order of the sweep."""
+        """Return values of the samples in the order of the sweep."""
         return values if self.order is None else values[self.order]
 
     def restored(self, values: Any) -> Any:
-        """Values of the samples (None: none) in the user's order."""
+        """Return values of the samples (or None) in the user's order."""
         if self.order is None or values is None:
             return values
         result = np.empty_like(values)
@@ -342,7 +342,7 @@ class HostSide:
 
 @dataclass(frozen=True)
 class HostPairs:
-    """Both sides of a problem as the compiled core reads them; without a right side it is symmetric."""
+    """Both sides of a problem for the compiled core; symmetric without a right side."""
 
     left: HostSide
     right: HostSide | None = None
@@ -352,10 +352,10 @@ class HostPairs:
 
 
 class CpuTiles(TileSweep):
-    """A problem prepared once, to be swept in rectangles of whole groups of samples.
+    """A problem that is prepared once, and swept in rectangles of whole groups of samples.
 
-    A sweep over all pairs adds up the pairs of two groups by themselves, and merges these sums in order. Parts that
-    keep them apart make up the same sums, bit for bit.
+    A sweep over all pairs adds up the pairs of each two groups, and merges these sums in order. Parts that keep the
+    sums of groups separate therefore give the same sums, bit for bit.
     """
 
     has_group_sums = True
@@ -370,7 +370,7 @@ class CpuTiles(TileSweep):
         self._in_blocks: dict[int, HostSide] = {}
 
     def prepare(self, reduction: Reduction[Any]) -> Any:
-        """Panels of weights and of labels may have columns of zeros at their ends."""
+        """Return panels of weights and labels, which may have zero columns at the end."""
         if isinstance(reduction, QuadraticForms):
             return self.backend._weight_panels(reduction, self.left.order)
         if isinstance(reduction, LabelMatches):
@@ -428,7 +428,7 @@ class CpuTiles(TileSweep):
 
 
 def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]:
-    """A kernel in normal form as the compiled core reads it."""
+    """Return a kernel in normal form for the compiled core."""
     return [
         (t.coefficient, [(PROFILES[f.profile].number, METRIC_NUMBERS[f.metric], f.scale, f.a, f.b) for f in t.factors])
         for t in terms
@@ -443,7 +443,7 @@ def _mixtures(mixtures: Mixtures | None) -> tuple[Any, ...] | None:
 
 
 def _table(problem: PairProblem) -> np.ndarray | None:
-    """The table of distances, with numbers beside each other in its rows, which positions are checked against."""
+    """Return the table of distances in row-major order; positions are checked against it."""
     if problem.table is None:
         return None
     table = np.asarray(problem.table, dtype=np.float64)

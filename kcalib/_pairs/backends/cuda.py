@@ -1,13 +1,13 @@
 """The GPU backend: compiles src/cuda/pairs.cu for a problem and launches it.
 
-Points and features are CuPy arrays and stay on their device; only sums come back. What is compiled is the text of one
-function for the wanted combination (type, kernel as an expression, which quantities): `cuda_layout`.
+Points and features are CuPy arrays and stay on their device; only sums come back. A function is compiled for the
+required variant (type, kernel as an expression, quantities): `cuda_layout`.
 
-H passes by in rectangles, one launch each, which bound the memory and the time between two looks at Python's signals.
-Sums are taken in the launch; products leave their rectangle of H in memory, and cuBLAS multiplies it. Of many features
-cuBLAS computes the inner products, too, which the launch then reads. Partial sums are added up in an order that is
-a function of the sizes alone; the bits of cuBLAS are the same from run to run on one model of GPU with one version of
-it, as long as the memory suffices for the same rectangles.
+H is computed in rectangles, a launch each, which bound the memory and the time between two checks for signals. Sums are
+computed in the launch; for products a rectangle of H is stored and multiplied by cuBLAS. With many features cuBLAS also
+computes the inner products for the launch. Partial sums are added in an order that depends on sizes only. The bits of
+cuBLAS are the same from run to run on one model of GPU with one version of cuBLAS, if the memory suffices for the same
+rectangles.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ LARGE_BLOCK = 1024  # samples, from which the sum of a diagonal block is spread 
 
 
 class CudaBackend(Backend):
-    """H in rectangles of tiles; the same bits from run to run."""
+    """H in rectangles of tiles; every bit is the same from run to run."""
 
     name = "cuda"
 
@@ -140,11 +140,11 @@ class CudaBackend(Backend):
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
-        """Why it cannot take the problem; None if it can."""
+        """Return why the backend cannot take the problem, or None."""
         return obstacle(problem)
 
     def program(self, function: str, out: str = "float64") -> Program:
-        """What is compiled for the problem to launch `function`; kcalib_entries writes numbers of dtype `out`."""
+        """Return the program to launch `function` for the problem; kcalib_entries writes numbers of dtype `out`."""
         if (function, out) not in self._programs:
             gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
             options = (*self._options, f"-DKCALIB_GRAM={int(gram)}")
@@ -235,7 +235,7 @@ class CudaBackend(Backend):
     def _sums(
         self, rectangle: Rectangle, rows: bool, second: bool, shrink: int
     ) -> tuple[float, Array | None, Array | None, float | None]:
-        """The total of a rectangle, on request the sums of rows and columns, and the sum of squares."""
+        """Return the total of a rectangle, and if requested sums of rows and columns, and the sum of squares."""
         xp, symmetric = self._xp, self.problem.symmetric
         n, n_right = rectangle.shape
         tiles, column_tiles = -(-n // TILE), -(-n_right // TILE)
@@ -287,7 +287,7 @@ class CudaBackend(Backend):
         return float(total[0])
 
     def _merge(self, parts: Array | None, count: int, length: int, out: Array | None, first: int) -> None:
-        """Add parts, `count` of `length` numbers, to out[first : first + length], in order; None: nothing."""
+        """Add parts, `count` of `length` numbers, to out[first : first + length] in order; None is nothing."""
         if parts is None:
             return
         arguments = parts, np.int64(count), np.int64(length), out, np.int64(first)
@@ -373,11 +373,11 @@ class CudaBackend(Backend):
     def _entries(
         self, rectangle: Rectangle, symmetric: bool, vectors: int, single: bool, shrink: int
     ) -> Iterator[tuple[Rectangle, Array, Callable[[Rectangle, float], None]]]:
-        """Rectangles of H, one after the other in the same memory, shape (rows, columns), to be times `vectors`.
+        """Yield rectangles of H in the same memory, shape (rows, columns), to be multiplied by `vectors`.
 
-        The function is to be told how many of the rectangle's products are launched.
+        The yielded function must be told how many products of the rectangle are launched.
 
-        If `single` they are float32 in blocks of columns, shape (blocks, rows, TILE_COLUMNS), the last padded with 0.
+        With `single` they are float32 in blocks of columns, shape (blocks, rows, TILE_COLUMNS), the last padded with 0.
         """
         xp = self._xp
         strip, gram = self._gram_of(rectangle, shrink, 4 if single else 8)
@@ -395,7 +395,7 @@ class CudaBackend(Backend):
                 yield part, h, spent
 
     def _times(self, h: Array, panel: Array, part: Rectangle) -> Array:
-        """The rectangle times the panel's rows that belong to its columns, float64."""
+        """Return the rectangle times the rows of the panel for its columns, in float64."""
         xp = self._xp
         if h.ndim == 2:
             return xp.matmul(h, panel[part.column : part.column_end])
@@ -404,7 +404,7 @@ class CudaBackend(Backend):
         return xp.sum(xp.matmul(h, of_columns), axis=0, dtype=xp.float64)
 
     def _panel(self, values: Array, dtype: str) -> Array:
-        """Columns in memory of their own; in float32 zeros fill the last block of rows."""
+        """Return columns in their own memory; in float32 zeros pad the last block of rows."""
         rows = _padded(len(values), dtype)
         panel = self._xp.empty((rows, values.shape[1]), dtype=dtype)
         panel[: len(values)] = values
@@ -436,7 +436,7 @@ class CudaBackend(Backend):
         return DeviceSide(len(side.points), points, features, norms, labels)
 
     def _predictions(self, mixtures: Mixtures, points: Array) -> Array:
-        """Points of the metric "mmd" as pairs.cu reads them: with their products with themselves."""
+        """Return points of the metric "mmd" for pairs.cu, with their products with themselves."""
         xp = self._xp
         points, n = bounded(mixtures, points, 0), len(points)
         if not has_own_products(mixtures):
@@ -452,7 +452,7 @@ class CudaBackend(Backend):
     def _gram_of(
         self, rectangle: Rectangle, shrink: int, entry_bytes: int = 0
     ) -> tuple[int, tuple[Array | None, Array | None]]:
-        """Rows and columns of a stored rectangle, and memory for its inner products of features and of points."""
+        """Return rows and columns of a stored rectangle, and memory for inner products of features and points."""
         itemsize = 4 if self._dtype == "float32" else 8
         matrices = (self._gram, self._gram and self._dots)
         size = entry_bytes + itemsize * sum(matrices)
@@ -466,7 +466,7 @@ class CudaBackend(Backend):
     def _inner_products(
         self, gram: tuple[Array | None, Array | None], part: Rectangle, left: DeviceSide, right: DeviceSide
     ) -> tuple[Array | None, Array | None]:
-        """Inner products of the rectangle's samples, by cuBLAS, in the memory of `gram`; None where there is none."""
+        """Compute inner products of the rectangle's samples by cuBLAS in the memory of `gram`, or return None."""
         rows, columns = slice(part.row, part.row_end), slice(part.column, part.column_end)
         for out, a, b in zip(gram, (left.features, left.points), (right.features, right.points), strict=True):
             if out is not None:
@@ -478,7 +478,7 @@ class CudaBackend(Backend):
         self, part: Rectangle, left: DeviceSide, right: DeviceSide, inner: Sequence[Array | None], out: Array,
         out_rectangle: Rectangle, width: int,
     ) -> None:  # fmt: skip
-        """The rectangle's entries to `out`, which is for `out_rectangle`, in blocks of `width` columns."""
+        """Write the entries of the rectangle to `out` for `out_rectangle`, in blocks of `width` columns."""
         place = (
             np.int64(number) for number in (out_rectangle.row, out_rectangle.shape[0], out_rectangle.column, width)
         )
@@ -507,7 +507,7 @@ class CudaBackend(Backend):
 
 
 def _cost(mixtures: Mixtures | None, columns: int) -> float:
-    """Instructions a pair of vectors of `columns` numbers or of mixtures takes, roughly."""
+    """Return the approximate number of instructions for a pair of vectors of `columns` numbers, or of mixtures."""
     if mixtures is None:
         return columns
     d = mixtures.n_dims

@@ -1,4 +1,4 @@
-"""What the `cuda` backend compiles, and what it passes: the files of a program, sizes, the structs of problem.cuh."""
+"""What the `cuda` backend compiles and passes: files of a program, sizes, the structs of problem.cuh."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LAYOUT = "&&".join(
 
 
 def pairs_program(problem: PairProblem, function: str, options: tuple[str, ...], out: str) -> Program:
-    """The text of `function` for the problem; kcalib_entries writes numbers of dtype `out`."""
+    """Return the program of `function` for the problem; kcalib_entries writes numbers of dtype `out`."""
     if function == "kcalib_entries":
         options = (*options, f"-DKCALIB_OUT={real(out)}")
     files = (*HEADERS, *mixture_files(problem), "cuda/pairs.cu", FUNCTIONS[function])
@@ -64,14 +64,14 @@ def sums_program(real: str) -> Program:
 
 
 class DeviceSide:
-    """A side as pairs.cu reads it."""
+    """A side for pairs.cu."""
 
     def __init__(self, n: int, points: Array, features: Array, norms: Array | None, labels: Array | None) -> None:
         self.n = n
         self.points, self.features, self.norms, self.labels = points, features, norms, labels
 
     def fields(self, begin: int, end: int) -> dict[str, Any]:
-        """The fields of `Side` in problem.cuh, with the samples [begin, end) of a rectangle."""
+        """Return the fields of `Side` in problem.cuh for the samples [begin, end) of a rectangle."""
         arrays = {"points": self.points, "features": self.features, "norms": self.norms, "labels": self.labels}
         return {**arrays, "stride": self.n, "begin": begin, "n": end}
 

@@ -1,6 +1,6 @@
 """What the `cuda` backend compiles and passes for mixtures and tables: definitions, numbers, and tables.
 
-Families, and few dimensions, are constants of the compiled text; numbers of components and terms are arguments.
+Families and small dimensions are compile-time constants; numbers of components and terms are arguments.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ MIXTURE_NUMBERS = np.dtype(
 
 
 def mixture_files(problem: PairProblem) -> tuple[str, ...]:
-    """Return the files that are pasted before pairs.cu."""
+    """Return the files that precede pairs.cu."""
     return () if problem.target is None and problem.predicted is None else HEADERS
 
 
 def mixture_definitions(problem: PairProblem) -> tuple[str, ...]:
-    """Return the options of the compiler."""
+    """Return the options for the compiler."""
     options = []
     for name, mixtures in (("TARGET", problem.target), ("PREDICTED", problem.predicted)):
         if mixtures is not None:
@@ -62,7 +62,7 @@ def mixture_definitions(problem: PairProblem) -> tuple[str, ...]:
 
 
 def expression(kernel: Sequence[Term]) -> str:
-    """Return a kernel as pairs.cu computes it, of factors numbered through the terms."""
+    """Return a kernel as an expression for pairs.cu, with factors numbered across terms."""
     terms, number = [], 0
     for t, term in enumerate(kernel):
         product = [f"coefficient({t})"]
@@ -74,7 +74,7 @@ def expression(kernel: Sequence[Term]) -> str:
 
 
 def program(kernel: Sequence[Term]) -> list[float]:
-    """Return the numbers of that expression: coefficients, then scale and shapes of each factor."""
+    """Return the numbers of the expression: coefficients, then scale and shapes of each factor."""
     numbers = [t.coefficient for t in kernel]
     return numbers + [number for t in kernel for f in t.factors for number in (f.scale, f.a, f.b)]
 
@@ -93,7 +93,7 @@ def programs_of(problem: PairProblem) -> tuple[np.ndarray, dict[str, dict[str, i
 
 
 def table_of(problem: PairProblem) -> Array | None:
-    """Return the table of distances on the device of the points, its rows one behind the other."""
+    """Return the table of distances on the device of the points, in row-major order."""
     if problem.table is None:
         return None
     check_positions(problem, problem.table)
@@ -103,12 +103,12 @@ def table_of(problem: PairProblem) -> Array | None:
 
 
 def uploaded(table: Array, reference: Array) -> Array:
-    """Return a table of distances beside the reference, a CuPy array.
+    """Return a table of distances on the device of the reference, as a CuPy array.
 
     Raises
     ------
     MemoryError
-        If it does not fit there.
+        If it does not fit.
     """
     if not arrays.is_host(table):
         return table

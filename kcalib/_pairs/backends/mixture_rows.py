@@ -1,6 +1,6 @@
-"""Rows of mixtures, and positions in a table, as the engines on the CPU and on GPUs read them.
+"""Rows of mixtures and positions in a table, for the engines on CPU and GPU.
 
-`cpu` and `cuda` call it: parameters within bounds, what distances need beside parameters, positions that are none.
+Parameters within bounds, further columns for distances, and checks of positions.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def obstacle(problem: PairProblem) -> str | None:
 
 
 def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
-    """Features or points with parameters within the family's bound; `first`: a term's columns before its components'.
+    """Return features or points with parameters within the bound of the family; `first`: columns of a term before
+    components.
 
-    Parameters beyond it, in units of the target kernel's length scale, are as good as the bound, whose products neither
-    overflow nor vanish: the factors are then smaller than what rounding leaves of others.
+    Larger parameters, in units of the length scale of the target kernel, are equivalent to the bound, whose products
+    neither overflow nor vanish: their factors are below the rounding of others.
     """
     xp, family = arrays.namespace(rows), _native.FAMILIES[mixtures.family]
     bound = family.bound[np.dtype(rows.dtype).name]
@@ -40,10 +41,10 @@ def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
     clipped, width, d = xp.clip(rows, -bound, bound), mixtures.component_columns, mixtures.n_dims
     for term in range(0, rows.shape[1], first + mixtures.n_components * width):
         components = [term + first + k * width for k in range(mixtures.n_components)]
-        weights = [*components, *((term, term + 1) if first else ())]  # of the row and its observation, too
+        weights = [*components, *((term, term + 1) if first else ())]  # also of the row and its observation
         clipped[:, weights] = rows[:, weights]
         if family.matrices:
-            for begin in components:  # matrices as a whole: they stay positive definite
+            for begin in components:  # scale whole matrices, which stay positive definite
                 matrix = slice(begin + 2 + d, begin + 2 + d + d * (d + 1) // 2)
                 size = xp.max(xp.abs(rows[:, matrix]), axis=1, keepdims=True)
                 clipped[:, matrix] = rows[:, matrix] * (bound / xp.maximum(size, bound))
@@ -51,7 +52,7 @@ def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
 
 
 def has_own_products(mixtures: Mixtures) -> bool:
-    """Whether distances come from products of points with each other, and with themselves in a further column."""
+    """Return whether distances come from products of points, with those with themselves in a further column."""
     return mixtures.n_components > 1 or not _native.FAMILIES[mixtures.family].apart
 
 

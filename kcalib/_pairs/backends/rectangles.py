@@ -1,7 +1,4 @@
-"""How H passes by on a GPU: in rectangles, within its memory, with a look at Python's signals now and then.
-
-The `cuda` backend calls it.
-"""
+"""Rectangles of H on a GPU: within its memory, with regular checks for signals."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ R = TypeVar("R")
 
 
 class Rectangle(NamedTuple):
-    """Part of H: rows [row, row_end), columns [column, column_end)."""
+    """A part of H: rows [row, row_end), columns [column, column_end)."""
 
     row: int
     row_end: int
@@ -41,9 +38,9 @@ class Rectangle(NamedTuple):
 
 @contextmanager
 def paced(rectangle: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Callable[[Rectangle, float], None]]:
-    """Yield a function to tell which part is launched and what a pair of it costs, of `cost` in all.
+    """Yield a function to report which part is launched and the cost of a pair in it, out of `cost` in total.
 
-    After `LAUNCH_COST` it waits until that is done, for signals to be handled, and shows progress.
+    After `LAUNCH_COST` it waits for the launches, handles signals, and shows progress.
     """
     import cupy
 
@@ -68,7 +65,7 @@ def paced(rectangle: Rectangle, cost: float, symmetric: bool = False) -> Iterato
 
 
 def within_memory(work: Callable[[int], R], contents: str, n: int) -> R:
-    """Return work(1), or with too little memory on the GPU that with workspaces 1/4, 1/16 as large."""
+    """Return work(1), or with too little memory on the GPU work with workspaces 1/4, 1/16 as large."""
     import cupy
 
     pool = cupy.get_default_memory_pool()
@@ -85,7 +82,7 @@ def within_memory(work: Callable[[int], R], contents: str, n: int) -> R:
 
 
 def free_memory() -> int:
-    """Return the bytes that arrays on the current device can take."""
+    """Return the bytes available for arrays on the current device."""
     import cupy
 
     return available_memory_on_gpu(cupy.cuda.Device())

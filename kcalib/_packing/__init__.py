@@ -1,10 +1,11 @@
 """From checked data to a pair problem: points, features, and the kernel's normal form.
 
-The only room that knows both user objects (kernels, target kernels) and `PairProblem`. `packed` has what all kinds of
-data share, `labels` and `forecasts` each kind's own way; of predicted distributions `prediction_points` has what the
-kernel on predictions sees, `target_factors` what the features say, `finite_rank` finite features of target kernels.
-`features` has random features of class labels' kernels, `forecast_features` those of predicted distributions, whose
-features are in `target_features`, with expectations by `characteristic`. `variance` has the law of H under calibration.
+Only this package knows both user objects (kernels, target kernels) and `PairProblem`. `packed` is common to all kinds
+of data, `labels` and `forecasts` are for one kind each. For predicted distributions `prediction_points` has the points
+for the kernel on predictions, `target_factors` the features, `finite_rank` finite features of target kernels.
+`features` has random features for kernels of class labels, `forecast_features` those for predicted distributions, with
+target features from `target_features` and expectations from `characteristic`. `variance` has the distribution of H
+under calibration.
 """
 
 from kcalib._packing.forecast_features import ForecastFeatures

@@ -1,6 +1,6 @@
-"""Distributions as mixtures that the engine knows: in closed form, or as atoms, draws if need be.
+"""Distributions as mixtures for the engine: in closed form, or as atoms, if necessary by draws.
 
-Shared by the kernel on predictions (`prediction_points`) and that on targets (`target_factors`).
+For the kernel on predictions (`prediction_points`) and on targets (`target_factors`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from kcalib._packing.finite_rank import FiniteRankFeatures
 from kcalib.distributions import Components, Distribution
 from kcalib.target_kernels import Draws
 
-TARGET_SEED = 0  # draws from the predictions have it, whose median distance is the default bandwidth on targets
+TARGET_SEED = 0  # of draws from the predictions for the default bandwidth on targets
 DRAWS = Draws()
 
-NEARLY_EXACT = 1e-11  # error of a target factor, relative to the kernel: far below its statistical error
-FEWEST_ATOMS = 4  # a prediction with fewer is not worth features
+NEARLY_EXACT = 1e-11  # error of a target factor relative to the kernel, far below its statistical error
+FEWEST_ATOMS = 4  # features do not pay off for predictions with fewer
 
 Groups = tuple[tuple[float, float], ...]
 
@@ -28,5 +28,5 @@ def drawn_atoms(prediction: Distribution, size: int, seed: int) -> Components:
 
 
 def is_exact(features: FiniteRankFeatures) -> bool:
-    """Whether the features are the kernel but for a few roundings, also at targets far from all others."""
+    """Return whether the features equal the kernel to a few roundings, also at targets far from all others."""
     return features.exact or features.error_bound <= NEARLY_EXACT * features.map.largest

@@ -24,12 +24,12 @@ from kcalib.distributions._distribution import row_blocks
 from kcalib.distributions.wrappers import MOST_COUNTS, Wrapper, level_nodes
 
 Complex = tuple[Array, Array]  # real and imaginary parts
-# Of integrals over the logarithm in standard deviations: last node, step, and imaginary part.
+# Integrals over the logarithm in standard deviations: last node, step, and imaginary part.
 FARTHEST, STEP, LIFT = 8.0, 0.2, 1.5
 
 
 def law_of(prediction: Distribution) -> str | None:
-    """The family whose characteristic function is known, as results name it; None: draws have to stand for it."""
+    """Return the name of the family whose characteristic function is known, or None if draws are needed."""
     if isinstance(prediction, (Poisson, NegativeBinomial)):
         return "counts"
     components = prediction.components()
@@ -37,16 +37,16 @@ def law_of(prediction: Distribution) -> str | None:
 
 
 def centred(prediction: Distribution, means: Array, frequencies: Array) -> Complex:
-    """Return E exp(i <v, Z - m>) - 1 of predictions that `law_of` knows, shape (n, F).
+    """Return E exp(i <v, Z - m>) - 1 for predictions that `law_of` knows, shape (n, F).
 
     Parameters
     ----------
     prediction : Distribution
-        Of n samples.
+        Predictions of n samples.
     means : array, shape (n, d)
         m, their expected values, float64.
     frequencies : array, shape (F, d)
-        v, float64, beside the means.
+        v, float64, on the same device.
     """
     if isinstance(prediction, (Poisson, NegativeBinomial)):
         dispersion = prediction.dispersion[:, None] if isinstance(prediction, NegativeBinomial) else None
@@ -62,7 +62,7 @@ def centred(prediction: Distribution, means: Array, frequencies: Array) -> Compl
         )
     components = prediction.components()
     assert components is not None
-    if components.scales is not None and components.weights.shape[1] == 1:  # whose mean is the one of the component
+    if components.scales is not None and components.weights.shape[1] == 1:  # the mean is that of the component
         xp = arrays.namespace(means)
         scales = xp.astype(arrays.asarray_like(components.scales, means), xp.float64, copy=False)
         damping = _damping(components.family, scales, xp.matrix_transpose(frequencies))[:, 0, :]
@@ -71,7 +71,7 @@ def centred(prediction: Distribution, means: Array, frequencies: Array) -> Compl
 
 
 def centred_mixtures(components: Components, means: Array, frequencies: Array) -> Complex:
-    """Return the same of mixtures, sum_k w_k (D_k exp(i <v, m_k - m>) - 1), D_k centred functions of components."""
+    """Return `centred` for mixtures, sum_k w_k (D_k exp(i <v, m_k - m>) - 1), D_k centred functions of components."""
     xp, v = arrays.namespace(means), arrays.namespace(means).matrix_transpose(frequencies)
 
     def as_float64(array: Array) -> Array:
@@ -87,7 +87,7 @@ def centred_mixtures(components: Components, means: Array, frequencies: Array) -
 
 
 def _of_nodes(prediction: Wrapper, means: Array, frequencies: Array) -> Complex:
-    """Return the same of laws that sums over nodes of a quadrature stand for."""
+    """Return `centred` for distributions that are represented by nodes of a quadrature."""
 
     def of_rows(rows: slice) -> Complex:
         nodes = prediction.take(rows)._nodes()
@@ -100,16 +100,16 @@ def _of_nodes(prediction: Wrapper, means: Array, frequencies: Array) -> Complex:
 
 
 def _in_blocks(prediction: Distribution, frequencies: Array, function: Callable[[slice], Complex]) -> Complex:
-    """Return what a function, of some 200 nodes for each row, makes of all rows."""
+    """Apply a function with some 200 nodes per row to blocks of rows."""
     parts = [function(rows) for rows in row_blocks(prediction.n, 200 * len(frequencies))]
     real, imaginary = zip(*parts, strict=True)
     return arrays.namespace(real[0]).concat(real), arrays.namespace(imaginary[0]).concat(imaginary)
 
 
 def shifts(differences: Array, transposed: Array) -> Complex:
-    """Return exp(i <v, x>) - 1 of differences x, shape (..., d), for frequencies as columns, shape (d, F).
+    """Return exp(i <v, x>) - 1 for differences x, shape (..., d), and frequencies as columns, shape (d, F).
 
-    By the tangent t of half the angle, exp(i a) = (1 + i t)^2 / (1 + t^2): to relative accuracy where a is small.
+    By the tangent t of half the angle, exp(i a) = (1 + i t)^2 / (1 + t^2): accurate relative to a for small a.
     """
     xp = arrays.namespace(differences)
     half = 0.5 * transposed
@@ -120,7 +120,7 @@ def shifts(differences: Array, transposed: Array) -> Complex:
 
 
 def _damping(family: str, scales: Array, v: Array) -> Array:
-    """The characteristic function of a component with mean 0, less 1, shape (n, K, F); frequencies are columns of v."""
+    """Return the characteristic function of a component with mean 0, minus 1, shape (n, K, F); v has columns."""
     xp = arrays.namespace(scales)
     if family == "normal":
         return xp.expm1(-0.5 * xp.matmul(scales, v * v))
@@ -131,7 +131,7 @@ def _damping(family: str, scales: Array, v: Array) -> Array:
 
 
 def _of_counts(mean: Array, dispersion: Array | None, v: Array) -> Complex:
-    """Return that of Poisson laws, exp(mean (e^(iv) - 1 - iv)) - 1, or of negative binomial ones."""
+    """Return `centred` for Poisson, exp(mean (e^(iv) - 1 - iv)) - 1, or negative binomial distributions."""
     xp = arrays.namespace(mean)
     half = xp.sin(0.5 * v)
     loss, sine = 2 * half * half, xp.sin(v)  # 1 - cos v
@@ -146,7 +146,7 @@ def _of_counts(mean: Array, dispersion: Array | None, v: Array) -> Complex:
 
 
 def _of_gammas(prediction: Gamma, means: Array, v: Array) -> Complex:
-    """Return that of gamma laws, (1 - i v scale)^(-shape) e^(-i v mean) - 1."""
+    """Return `centred` for gamma distributions, (1 - i v scale)^(-shape) e^(-i v mean) - 1."""
     xp = arrays.namespace(means)
     shape, scale = (_column(array, means) for array in (prediction.shape, prediction.scale))
     a = scale * v
@@ -154,7 +154,7 @@ def _of_gammas(prediction: Gamma, means: Array, v: Array) -> Complex:
 
 
 def _of_students(prediction: StudentT, means: Array, frequencies: Array) -> Complex:
-    """Return that of Student's laws, which are normal given a variance whose inverse has a gamma law."""
+    """Return `centred` for Student's t, which is normal given a variance whose inverse has a gamma distribution."""
     xp = arrays.namespace(means)
     half, scale = 0.5 * _column(prediction.df, means), _column(prediction.scale, means)
     levels, masses = (to_device_of(values, means) for values in level_nodes())
@@ -165,9 +165,9 @@ def _of_students(prediction: StudentT, means: Array, frequencies: Array) -> Comp
 
 
 def _of_log_normals(prediction: LogNormal, means: Array, frequencies: Array) -> Complex:
-    """Return that of log-normal laws, integrated where the logarithm is not real: there exp(i v y) decays.
+    """Return `centred` for log-normal distributions, integrated at complex logarithms where exp(i v y) decays.
 
-    The integrand is analytic: sums over equal steps have the value of the integral but for rounding.
+    The integrand is analytic: sums over equal steps equal the integral to rounding.
     """
     xp = arrays.namespace(means)
     mean, std = (_column(array, means) for array in (prediction.mean_log, prediction.std_log))

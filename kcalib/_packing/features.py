@@ -1,8 +1,8 @@
-"""From a packed problem to random features of its kernel: near-linear sums in place of those of all pairs.
+"""Random features of the kernel of a packed problem: near-linear sums in place of sums over all pairs.
 
-A `FeatureProblem` has the map phi, points and target features of the samples, and sums of drawn targets for the null
-distribution. `features_of` makes one from checked data and a packed problem; kinds of data register for it, class
-labels here. `estimators.feature_moments` takes its sums.
+A `FeatureProblem` has the map phi, points and target features of the samples, and sums for drawn targets. `features_of`
+makes one from checked data and a packed problem; kinds of data register for it, class labels here.
+`estimators.feature_moments` uses its sums.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from kcalib.target_kernels import TargetKernel
 
 @dataclass(frozen=True, eq=False)
 class FeatureProblem(ABC):
-    """Feature map and samples; over maps the mean of H_ij = <phi(x_i), phi(x_j)> <a_i, a_j> is that of the kernel."""
+    """Feature map and samples: the mean over maps of H_ij = <phi(x_i), phi(x_j)> <a_i, a_j> is that of the kernel."""
 
-    targets: ClassVar[str] = "targets"  # what is drawn, in a word
+    targets: ClassVar[str] = "targets"  # noun for what is drawn
 
     data: Data
-    packed: Packed  # kernels with their bandwidths, and where these came from
+    packed: Packed  # kernels with their bandwidths and their sources
     map: FeatureMap
     seed: int  # of the map
-    threads: int | None  # at most, of arrays in host memory
+    threads: int | None  # limit, for arrays on the host
 
     @property
     def n(self) -> int:
@@ -51,53 +51,53 @@ class FeatureProblem(ABC):
     @property
     @abstractmethod
     def points(self) -> Array:
-        """What the map sees, shape (n, d)."""
+        """Return the points for the map, shape (n, d)."""
 
     @property
     @abstractmethod
     def target_features(self) -> Array:
-        """Of the observed targets, shape (n, r), times the samples' weights."""
+        """Return the features of the observed targets times weights, shape (n, r)."""
 
     @property
     def target_groups(self) -> np.ndarray | None:
-        """The independent group of random features that each column of target features belongs to; None: all are exact.
+        """The independent group of random features of each column of target features; None if all are exact.
 
-        H times the part of <a_i, a_j> that one of H groups has is unbiased for the target factor.
+        H times the part of <a_i, a_j> in one of H groups is unbiased for the target factor.
         """
         return None
 
     @abstractmethod
     def with_map(self, n_columns: int, seed: int) -> FeatureProblem:
-        """Return the same samples and target features with another map of the kernel."""
+        """Return the problem with another map of the kernel."""
 
     @abstractmethod
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
-        """Return sum_{i != j} H_ij of the targets of `data.draw(seed, first + b)` for each draw b."""
+        """Return sum_{i != j} H_ij for the targets of `data.draw(seed, first + b)` for each draw b."""
 
     def drawn_totals_of_both(
         self, other: FeatureProblem, n_draws: int, seed: int, **drawn: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return `drawn_totals` of this problem and of the same with another map; `drawn` are options of the first."""
+        """Return `drawn_totals` of this problem and of that with another map; `drawn` are options of the first."""
         return self.drawn_totals(n_draws, seed, **drawn), other.drawn_totals(n_draws, seed)
 
     def redrawn(self, n_groups: int) -> Iterator[FeatureProblem]:
-        """Yield the problem with other draws in place of predictions that draws stand for; of others none."""
+        """Yield the problem with other draws for predictions that are represented by draws."""
         yield from ()
 
     @abstractmethod
     def null_lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Return E |a_i|^2 of targets drawn from the predictions of these rows, without weights, shape (rows,)."""
+        """Return E |a_i|^2 for targets drawn from the predictions of these rows, unweighted, shape (rows,)."""
 
     @abstractmethod
     def null_products(self, rows: np.ndarray) -> np.ndarray:
-        """E <a_i, a_j>^2 of targets drawn from these predictions, i != j, without weights, shape (rows, rows)."""
+        """Return E <a_i, a_j>^2, i != j, for targets drawn from these predictions, unweighted, shape (rows, rows)."""
 
     @abstractmethod
     def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
-        """E |a_i|^2 and E |a_i|^4 of all targets drawn from the predictions, without weights, shape (n,) each."""
+        """Return E |a_i|^2 and E |a_i|^4 for targets drawn from the predictions, unweighted, shape (n,) each."""
 
     def described(self) -> dict[str, Any]:
-        """Return the fields of results that say how they were computed."""
+        """Return the fields of results on how they were computed."""
         where = "in host memory" if arrays.is_host(self.points) else f"on {arrays.describe_device(self.points)}"
         return {
             **self.data.describe(),
@@ -148,18 +148,18 @@ def feature_problem(
 
 @singledispatch
 def features_of(data: Data, packed: Packed, options: MapOptions) -> FeatureProblem:
-    """Return the same of packed data; the map depends on seed, kernel and sizes alone."""
+    """Return the features of packed data; the map depends on seed, kernel and sizes only."""
     raise NotImplementedError(type(data))
 
 
 def drawn_map(terms: Sequence[Term], points: Array, n_columns: int | None, seed: int) -> FeatureMap:
-    """Return a map of a kernel in normal form, on points of which distances are vectors'."""
+    """Return a map of a kernel in normal form, for points whose distances are those of vectors."""
     seed = check_integer("seed", seed, 0, LARGEST_SEED)
     return feature_map(terms, points, n_columns or default_columns(int(points.shape[0])), seed)
 
 
 def class_map(terms: Sequence[Term], n_classes: int, n_columns: int, seed: int) -> FeatureMap:
-    """Return a map of a kernel in normal form on probabilities of the classes: the same for all predictions."""
+    """Return a map of a kernel in normal form for class probabilities, the same for all predictions."""
     return drawn_map(terms, np.eye(1, n_classes), n_columns, seed)
 
 
@@ -176,7 +176,7 @@ def _(data: Classification, packed: Packed, options: MapOptions) -> FeatureProbl
 
 @dataclass(frozen=True, eq=False)
 class LabelFeatures(FeatureProblem):
-    """Features of class labels: points are predictions, target features residuals times the target matrix's root."""
+    """Features of class labels: target features are residuals times the root of the target matrix."""
 
     targets: ClassVar[str] = "labels"
 
@@ -224,7 +224,7 @@ class LabelFeatures(FeatureProblem):
 
 
 def products_of(law: FiniteLaw, threads: int | None = None) -> np.ndarray:
-    """Return tr(M V_i M V_j) of the pairs i != j, shape (n, n)."""
+    """Return tr(M V_i M V_j) for pairs i != j, shape (n, n)."""
 
     def own_products(target_features: np.ndarray) -> np.ndarray:
         return linalg.matmul(target_features, target_features.T)

@@ -1,19 +1,18 @@
-r"""Features of finite rank for predictions that target kernels have no closed form for.
+"""Features of finite rank for target kernels without a closed form for the predictions.
 
-A prediction that puts weights on atoms (samples, counts, quasi-Monte-Carlo draws) has the target factor
+A prediction with weights on atoms (samples, counts, quasi-Monte-Carlo draws) has the target factor
 
     <delta_y - sum_s w_s delta_{z_s}, delta_y' - sum_t w'_t delta_{z'_t}>
 
-under a target kernel l. With features phi, l(x, x') = <phi(x), phi(x')> up to a small error, this is the inner product
-of the vectors phi(y) - sum_s w_s phi(z_s): features for any backend, R multiplications for a pair of rows instead of
-(S + 1)^2 kernel evaluations. phi comes from a partial Cholesky factorisation over all points,
-phi(x) = L^(-1) l(P, x) with pivots P and L L^T = l(P, P), which is exact to rounding where l is smooth beside the
-points' distances (a Gaussian kernel in one dimension: some tens of features for any number of points).
+under a target kernel l. With features phi, l(x, x') = <phi(x), phi(x')> up to a small error, it is the inner product of
+the vectors phi(y) - sum_s w_s phi(z_s): features for any backend, R multiplications per pair of rows instead of (S +
+1)^2 kernel evaluations. phi comes from a partial Cholesky factorisation over all points, phi(x) = L^(-1) l(P, x) with
+pivots P and L L^T = l(P, P). It is exact to rounding if l is smooth on the scale of the distances between points (for a
+Gaussian kernel in one dimension some tens of features for any number of points).
 
-The residual l(x, x') - <phi(x), phi(x')> is itself a positive semi-definite kernel, so that its diagonal bounds the
-error of every target factor, by Cauchy and Schwarz. Called by `_packing.forecasts`. Nothing is larger than a block
-besides the points and the features. Everything is on the host, but for CuPy arrays: these stay on their GPU, which only
-numbers of a pivot and the matrix of the pivots leave.
+The residual l(x, x') - <phi(x), phi(x')> is a positive semi-definite kernel, so that its diagonal bounds the error of
+every target factor (Cauchy-Schwarz). `_packing.forecasts` calls it. Besides the points and the features there are only
+blocks. CuPy arrays stay on their GPU, except numbers of a pivot and the matrix of the pivots; others are on the host.
 """
 
 from __future__ import annotations
@@ -68,11 +67,11 @@ class FiniteRankMap:
 
     @property
     def rounding(self) -> float:
-        """The rounding of an entry of phi phi^T, and of the residual: what is less than that is noise."""
+        """The rounding of an entry of phi phi^T and of the residual; smaller values are noise."""
         return (self.rank + ROUNDINGS) * EPSILON * self.largest
 
     def features(self, points: Array) -> tuple[Array, Array]:
-        """Return phi, shape (n, R), and the residual's diagonal, shape (n,), of all points at once."""
+        """Return phi, shape (n, R), and the diagonal of the residual, shape (n,), of all points."""
         xp, diagonal = arrays.namespace(points), _diagonal(self.kernel, points)
         if not self.rank:
             return xp.empty((len(points), 0)), diagonal
@@ -89,7 +88,7 @@ class FiniteRankMap:
         return phi, xp.abs(residual)
 
     def points(self, points: Any) -> tuple[Array, Array]:
-        """Return phi of points (n, d), and the residual's roots, shape (n,), which bound |delta_x - its image|."""
+        """Return phi of points (n, d), and the roots of the residual, shape (n,), which bound |delta_x - its image|."""
         points = _to_host_unless_cuda(points)
         xp = arrays.namespace(points)
         phi, errors = xp.empty((len(points), self.rank)), xp.empty(len(points))
@@ -102,7 +101,7 @@ class FiniteRankMap:
         """Return sum_s w_is phi(z_is), shape (n, R), and bounds on distances from the mean embeddings, shape (n,).
 
         `atoms` and `weights` are as in `finite_rank_features`. The Euclidean distance of two rows is the MMD distance
-        of two predictions, up to the sum of their bounds.
+        of the predictions, up to the sum of their bounds.
         """
         atoms = _to_host_unless_cuda(atoms)
         weights = None if weights is None else _to_host_unless_cuda(weights)
@@ -133,7 +132,7 @@ class FiniteRankMap:
 
 @dataclass(frozen=True, eq=False)
 class FiniteRankFeatures:
-    """Features phi(y_i) - sum_s w_is phi(z_is) of predictions that put weights on atoms."""
+    """Features phi(y_i) - sum_s w_is phi(z_is) of predictions with weights on atoms."""
 
     map: FiniteRankMap
     features: Array  # float64, shape: (n, R)
@@ -151,12 +150,12 @@ class FiniteRankFeatures:
 
     @property
     def error_bound(self) -> float:
-        """No target factor of two of the rows is off by more than this; nor is one with targets of `cover`."""
+        """Largest error of a target factor of two rows, or of targets in `cover`."""
         return max(float(self.row_bounds.max()), self.cover_bound + float(self.mean_bounds.max())) ** 2
 
     @property
     def cheaper(self) -> bool:
-        """Whether a pair of rows is likely to take less time than with atoms on the pair engine."""
+        """Whether a pair of rows is likely faster than with atoms on the pair engine."""
         return self.rank <= FEATURES_PER_EVALUATION * self.kernel_evaluations
 
 
@@ -174,25 +173,24 @@ def finite_rank_features(
 ) -> FiniteRankFeatures | None:
     """Return features and mean embeddings of finite rank, for targets `y` of shape (n, d).
 
-    Time about N R^2 multiply-adds and 2 N R kernel evaluations for N points altogether and rank R; memory two arrays of
-    n R numbers, R^2 and blocks. Where `exact` is false the caller has the choice between the error and atoms on the
-    pair engine.
+    Time about N R^2 multiply-adds and 2 N R kernel evaluations for N points in total and rank R; memory two arrays of n
+    R numbers, R^2 and blocks. If `exact` is false, the caller may choose atoms on the pair engine instead.
 
     Parameters
     ----------
     atoms, weights : arrays of shapes (n, S, d) and (n, S), or (N, d) and (n, N)
-        What the predictions put weight on, the second the same atoms for all rows; without weights 1 / S each.
+        Atoms of the predictions, with the second shapes the same for all rows; without weights 1 / S each.
     kernel : sequence of Term
-        Of targets, in normal form, bandwidths resolved; positive definite.
+        Kernel on targets in normal form with resolved bandwidths; positive definite.
     cover : array, shape (N, d), optional
-        Other targets that the features are to be good for, such as those that tests draw.
+        Further targets that the features must suit, such as those that tests draw.
     tolerance : float
-        Largest diagonal of the residual kernel over all points, relative to the kernel's. Factors are then off by 4
-        times that and some roundings, at most; `error_bound` says by how much.
+        Largest diagonal of the residual kernel over all points, relative to the kernel. The error of factors is at most
+        4 times that plus some roundings; see `error_bound`.
     max_rank : int, optional
-        By default 1024, or fewer where atoms on the pair engine would be faster.
+        By default 1024, or less if atoms on the pair engine would be faster.
     only_exact : bool
-        None is returned, early, where `max_rank` features do not suffice for a sample of the points.
+        Return None early if `max_rank` features do not suffice for a sample of the points.
     """
     kernel, atoms, targets = tuple(kernel), _to_host_unless_cuda(atoms), _to_host_unless_cuda(y)
     xp = arrays.namespace(targets)
@@ -240,8 +238,8 @@ def feature_map(
 ) -> FiniteRankMap | None:
     """Return phi with a residual of at most `tolerance` (or rounding) at all points (N, d), if `max_rank` allows it.
 
-    Pivots come from a sample of the points, and then from the points where it left a residual. The result is None with
-    `only_exact` where `max_rank` is too small for the sample.
+    Pivots come from a sample of the points, then from points with a remaining residual. The result is None with
+    `only_exact` if `max_rank` is too small for the sample.
     """
     xp, diagonal = arrays.namespace(points), _diagonal(kernel, points)
     largest = float(diagonal.max())
@@ -264,7 +262,7 @@ def feature_map(
 def _refine(
     finite_map: FiniteRankMap, points: Array, residual: Array, tolerance: float, max_rank: int
 ) -> tuple[FiniteRankMap, Array]:
-    """Add pivots until no residual, of which each pivot lowers the bounds, is above `tolerance`."""
+    """Add pivots until no residual is above `tolerance`; each pivot lowers the bounds."""
     xp, residual, level = arrays.namespace(points), residual.copy(), float(residual.max())
     while level > (least := max(tolerance, finite_map.rounding)) and finite_map.rank < max_rank:
         level = max(ROUND * level, least)
@@ -281,7 +279,7 @@ def _refine(
 
 
 def _extend(finite_map: FiniteRankMap, block: Array, level: float, max_rank: int) -> tuple[FiniteRankMap, Array]:
-    """Add pivots of a block until none of its residuals is above `level`; return the residuals, too."""
+    """Add pivots of a block until no residual in it is above `level`; also return the residuals."""
     xp, (phi, residual) = arrays.namespace(block), finite_map.features(block)
     rank, rows = finite_map.rank, list[int]()
     room = xp.empty((max(16, 2 * rank), len(block))).T  # column by column
@@ -308,7 +306,7 @@ def _extend(finite_map: FiniteRankMap, block: Array, level: float, max_rank: int
 
 
 def _order_pivots(finite_map: FiniteRankMap, tolerance: float) -> FiniteRankMap:
-    """Return the same span by pivots in descending order, which rounds least."""
+    """Return the same span with pivots in descending order, which has the least rounding."""
     square = arrays.to_host(_matrix(finite_map.kernel, finite_map.pivots, finite_map.pivots))
     root, places, rank, _ = scipy.linalg.lapack.dpstrf(square, tol=max(tolerance, finite_map.rounding) / 4, lower=1)
     order = arrays.like(places[:rank] - 1, finite_map.pivots)
@@ -318,7 +316,7 @@ def _order_pivots(finite_map: FiniteRankMap, tolerance: float) -> FiniteRankMap:
 
 
 def _to_host_unless_cuda(array: Array) -> Array:
-    """Return CuPy arrays as they are, others on the host."""
+    """Return CuPy arrays unchanged, others on the host."""
     return array if arrays.is_cuda(array) else arrays.to_host(array)
 
 

@@ -1,8 +1,8 @@
 """Random features of predicted distributions: H_ij = <phi_i, phi_j> <a_i, a_j>, for sums in linear time.
 
-The kernel on predictions has random features phi of vectors (`prediction_points.vectors`), the target kernel few
-columns of target features a (`target_features`). Both are drawn independently, so that the product's mean is the
-product of the kernels, and its standard error comes from groups of both. Registered for `features.features_of`.
+The kernel on predictions has random features phi of vectors (`prediction_points.vectors`), the target kernel a few
+target features a (`target_features`). Both are independent: the mean of the product is the product of the kernels, and
+groups of both give its standard error. Registered for `features.features_of`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from kcalib._pairs.feature_sums import feature_rows, sum_products
 from kcalib._pairs.features import FeatureMap
 from kcalib.kernels import MMD
 
-DRAWS_BYTES = 2**26  # of the targets, and of the sums, of draws that are made at a time
-NULL_DRAWS, NULL_SEED = 16, 0  # of targets, for moments under calibration
+DRAWS_BYTES = 2**26  # targets or sums of draws that are computed at a time
+NULL_DRAWS, NULL_SEED = 16, 0  # draws of targets for moments under calibration
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class ForecastFeatures(FeatureProblem):
         return totals[0], totals[1]
 
     def _drawn_totals(self, maps: list[FeatureMap], n_draws: int, seed: int, first: int) -> np.ndarray:
-        """Sum tile after tile, for all maps: a tile's target features and expectations serve all draws of a batch."""
+        """Sum tile by tile for all maps: target features of a tile serve all draws of a batch."""
         sums = 8 * self.target.n_columns * sum(feature_map.n_columns for feature_map in maps)
         at_once = DRAWS_BYTES // sums
         if self.data.prediction._n_uniforms is None:  # all rows are drawn at once
@@ -135,7 +135,7 @@ class ForecastFeatures(FeatureProblem):
         return slices(self.n, self.target.n_columns)
 
     def _law(self, rows: np.ndarray) -> FiniteLaw | None:
-        """Return the law of counts whose target features are exact."""
+        """Return the law of counts with exact target features."""
         return self.finite_law(rows) if isinstance(self.target, ExactTargetFeatures) else None
 
     def finite_law(self, rows: np.ndarray) -> FiniteLaw | None:
@@ -156,7 +156,7 @@ class ForecastFeatures(FeatureProblem):
             yield arrays.to_host(tile.target_features(data.draw(NULL_SEED, replicate).y))
 
     def _drawn_tiles(self, draw: Callable[[slice], Array], width: int) -> Iterator[tuple[slice, Array]]:
-        """Yield rows in tiles of `width` numbers a row, with their targets, which are drawn block after block."""
+        """Yield rows in tiles of `width` numbers per row, with targets, which are drawn block by block."""
         for begin in range(0, self.n, ROWS):
             end = min(begin + ROWS, self.n)
             y = draw(slice(begin, end))
@@ -164,7 +164,7 @@ class ForecastFeatures(FeatureProblem):
                 yield slice(begin + rows.start, begin + rows.stop), y[:, rows, :]
 
     def _totals(self, maps: list[FeatureMap], draw: Callable[[slice], Array], count: int) -> np.ndarray:
-        """Return sum_{i != j} H_ij for each map and draw; `draw` gives the targets of rows, (count, rows, d)."""
+        """Return sum_{i != j} H_ij for each map and draw; `draw` returns the targets of rows, (count, rows, d)."""
         points, weight = self.points, self.data.sample_weight
         xp, r = arrays.namespace(points), self.target.n_columns
         sums: list[Any] = [0.0] * len(maps)

@@ -1,9 +1,9 @@
 """Pack targets and predicted distributions as a pair problem.
 
-resolve          both kernels with bandwidths as numbers, the same for all models that are compared
-PredictionPoints what the kernel on predictions has distances of: parameters, Wasserstein points, parameters of
-                 mixtures (metric "mmd"), or positions in a table of distances
-TargetFactor     features, which say what was observed minus what was predicted
+resolve          both kernels with bandwidths as numbers, the same for all compared models
+PredictionPoints points for the kernel on predictions: parameters, Wasserstein points, parameters of mixtures (metric
+                 "mmd"), or positions in a table of distances
+TargetFactor     features: observed minus predicted
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from kcalib.distributions import Distribution, Quantiles
 from kcalib.kernels import LARGEST, MMD, SMALLEST, VECTOR_METRICS, Exponential, Gaussian, Kernel, RadialKernel
 from kcalib.target_kernels import Draws, MahalanobisGaussian, TargetKernel
 
-DELTA_BANDWIDTH = 0.02  # a Gaussian kernel that is 0 between different integers, in float32 too
+DELTA_BANDWIDTH = 0.02  # of a Gaussian kernel that is 0 between different integers, also in float32
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """Both kernels with their bandwidths as numbers, and where these come from."""
+    """Both kernels with bandwidths as numbers, and their sources."""
 
     kernel: Kernel
     target_kernel: Any  # a Kernel, MahalanobisGaussian, or Draws with one of them
@@ -93,7 +93,7 @@ def _pack_locations(
 
 
 def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, threads: int | None) -> PairProblem:
-    """Return K_ij = k(P_i, P_j), without targets: all features are 1."""
+    """Return K_ij = k(P_i, P_j) without targets: all features are 1."""
     expected = prediction.expected_value()
     data = Forecasts(expected, prediction, None)
     kernels = resolve([data], kernel, Gaussian(bandwidth=1.0), threads, elsewhere=False)
@@ -114,10 +114,10 @@ def resolve(
     *,
     elsewhere: bool,
 ) -> Resolved:
-    """Return both kernels; a bandwidth that is not given is the median over the models of a median distance.
+    """Return both kernels; a missing bandwidth is the median over the models of a median distance.
 
-    With `elsewhere` the kernel on predictions will see other predictions, too, so that identical ones are an error.
-    The kernel on targets is a function of the predictions alone, so that tests that draw targets from them are exact.
+    With `elsewhere` the kernel on predictions will be used for other predictions, so that identical ones are an error.
+    The kernel on targets depends on the predictions only, so that tests with drawn targets are exact.
     """
     target_medians: dict[str, list[MedianDistance]] = {}
     draws: list[Array] = []
@@ -172,7 +172,7 @@ def no_scale_of(values: str) -> Iterator[None]:
 def check_kernels(
     models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel
 ) -> tuple[Kernel, Any]:
-    """Check both kernels, or return the defaults; bandwidths may be open."""
+    """Return both kernels, or the defaults; bandwidths may be missing."""
     if any(isinstance(model.prediction, Quantiles) for model in models):
         target = _check_bins(models, target_kernel)
     else:
@@ -184,7 +184,7 @@ def check_kernels(
 
 
 def _is_open(factor: RadialKernel) -> bool:
-    """Whether the metric of a factor is the MMD with a bandwidth that is not given."""
+    """Return whether a factor has the MMD as metric and no bandwidth."""
     return isinstance(factor.metric, MMD) and factor.metric.bandwidth is None
 
 
@@ -201,7 +201,7 @@ def _median_of_targets(targets: Array, metric: str, are_counts: bool) -> MedianD
 
 
 def _typical_deviation(models: Sequence[Forecasts]) -> float:
-    """Return the largest root mean square of a model's standard deviations, or 1: a bandwidth of equal targets."""
+    """Return the largest root mean square standard deviation of a model, or 1: a bandwidth for equal targets."""
     deviations = [model.prediction.standard_deviation() for model in models]
     scale = max(float(arrays.namespace(values).mean(values**2)) ** 0.5 for values in deviations)
     return min(max(scale, SMALLEST), LARGEST) if scale > 0 else 1.0
@@ -213,7 +213,7 @@ def _default_kernel(models: Sequence[Forecasts]) -> Kernel:
 
 
 def _first_prediction(model: Forecasts) -> Distribution:
-    """Return the first prediction, whose methods show what all predictions have."""
+    """Return the first prediction, as an example of all."""
     return model.prediction.take(arrays.like(np.arange(min(1, model.n)), model.reference))
 
 
@@ -224,7 +224,7 @@ def default_target_kernel(models: Sequence[Forecasts]) -> Kernel:
 
 
 def _check_bins(models: Sequence[Forecasts], target_kernel: TargetKernel) -> str:
-    """Return the Kronecker delta, the one kernel on targets that are known by their bins."""
+    """Return the Kronecker delta, the only kernel for binned targets."""
     others = [type(m.prediction).__name__ for m in models if not isinstance(m.prediction, Quantiles)]
     if others:
         raise ValueError(
@@ -233,13 +233,13 @@ def _check_bins(models: Sequence[Forecasts], target_kernel: TargetKernel) -> str
         )
     if not (target_kernel is None or (isinstance(target_kernel, str) and target_kernel == "delta")):
         raise ValueError(
-            f"`target_kernel` is {target_kernel}, but of Quantiles nothing is known between the levels; leave it out"
+            f"`target_kernel` is {target_kernel}, but Quantiles are unknown between the levels; leave it out"
         )
     return "delta"
 
 
 def _check_target(models: Sequence[Forecasts], target_kernel: TargetKernel) -> Any:
-    """Return the kernel on targets as the user wrote it, or the default."""
+    """Return the kernel on targets, or the default."""
     if isinstance(target_kernel, Draws):
         return dataclasses.replace(target_kernel, kernel=_check_target(models, target_kernel.kernel))
     if target_kernel is None:
@@ -275,7 +275,7 @@ def _check_target(models: Sequence[Forecasts], target_kernel: TargetKernel) -> A
 
 
 def open_metrics(target: Any) -> tuple[str, ...]:
-    """Return the metrics of a kernel on targets whose bandwidth is not given."""
+    """Return the metrics of a kernel on targets without bandwidth."""
     if isinstance(target, Draws):
         return open_metrics(target.kernel)
     return () if isinstance(target, (MahalanobisGaussian, str)) else target.open_metrics()

@@ -28,7 +28,7 @@ DEFAULT = Exponential()  # kernel, with the median heuristic
 
 @dataclass(frozen=True)
 class TargetMatrix(Target):
-    """Features of class labels: residuals onehot(y) - p, times the root R of the target kernel's matrix M = R R^T."""
+    """Features of class labels: residuals onehot(y) - p times the root R of the target matrix M = R R^T."""
 
     root: np.ndarray | None = None  # shape (m, rank); None for the Kronecker delta
 
@@ -131,9 +131,9 @@ def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray
 def resolve(
     models: Sequence[Array], kernel: Kernel, threads: int | None, *, elsewhere: bool
 ) -> tuple[Kernel, dict[str, list[MedianDistance]]]:
-    """The kernel with its bandwidths as numbers, the same for the points of all models; the medians they come from.
+    """Return the kernel with bandwidths as numbers, the same for the points of all models, and the medians.
 
-    With `elsewhere` it will see other points, too, so that identical ones leave a bandwidth open: that is an error.
+    With `elsewhere` the kernel will be used for other points, so that identical ones are an error.
     """
     medians: dict[str, list[MedianDistance]] = {}
 
@@ -157,7 +157,7 @@ def _first(medians: dict[str, list[MedianDistance]]) -> tuple[MedianDistance, ..
 
 
 def sample_side(data: Classification, root: np.ndarray | None, threads: int | None) -> Side:
-    """Return predictions, and the residuals times `root` and the samples' weights."""
+    """Return predictions, and residuals times `root` and weights."""
     dtype = getattr(data.xp, data.dtype)
     if root is None and data.sample_weight is None:
         return _residual_side(data, dtype, threads)
@@ -192,7 +192,7 @@ def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Sid
 
 
 def check_kernel(kernel: Any, m: int) -> Kernel:
-    """Return the kernel to use (default: exponential with the median heuristic)."""
+    """Return the kernel to use, by default exponential with the median heuristic."""
     if kernel is None:
         return DEFAULT
     if not isinstance(kernel, Kernel):
@@ -209,7 +209,7 @@ def check_kernel(kernel: Any, m: int) -> Kernel:
 
 
 def _is_definite(facts: _Facts, m: int) -> bool:
-    """Whether a kernel on vectors of m entries is known to be positive definite; on a line all are."""
+    """Return whether a kernel on vectors of m entries is known to be positive definite; on a line all are."""
     return m <= 2 or not facts.indefinite
 
 
@@ -224,16 +224,16 @@ def _check_metrics(kernel: Kernel) -> _Facts:
 
 
 class _Facts(NamedTuple):
-    """What is asked of a kernel before every problem."""
+    """Properties of a kernel that are needed for every problem."""
 
-    misfits: tuple[RadialKernel, ...]  # its factors that are no kernels between vectors
-    indefinite: tuple[RadialKernel, ...]  # those that are not known to be positive definite
+    misfits: tuple[RadialKernel, ...]  # factors that are not kernels between vectors
+    indefinite: tuple[RadialKernel, ...]  # factors that are not known to be positive definite
     open_metrics: tuple[Any, ...]
 
 
 @functools.lru_cache(maxsize=64)
 def _facts(kernel: Kernel) -> _Facts:
-    """Return the facts of a kernel, cached: for few samples finding them takes most of the time."""
+    """Return the facts of a kernel, cached because computing them is slow for few samples."""
     factors = kernel.factors()
     misfits = tuple(factor for factor in factors if factor.metric not in VECTOR_METRICS)
     indefinite = tuple(factor for factor in factors if not factor.is_positive_definite())
@@ -249,9 +249,9 @@ def _terms(kernel: Kernel) -> tuple[Term, ...]:
 def points_and_residuals(
     data: Classification, dtype: str | None = None, *, threads: int | None = None
 ) -> tuple[Array, Array]:
-    """Return p and one-hot(y) - p, shape (n, m), in `dtype` or that of p.
+    """Return p and onehot(y) - p, shape (n, m), in `dtype` or that of p.
 
-    The residuals are rounded last: 1 - p would lose the digits of a small one in float32.
+    Residuals are rounded last: 1 - p would lose the digits of a small one in float32.
     """
     xp, p = data.xp, data.probabilities
     if arrays.is_host(p):

@@ -1,7 +1,6 @@
-"""What packing returns, and the functions that pack, which each kind of data registers for (`labels`, `forecasts`).
+"""The results of packing, and the functions that pack, for which each kind of data registers (`labels`, `forecasts`).
 
-Once packed, samples in another order (`Packed.take`), or with other targets (`Packed.with_targets`), take no packing
-and no bandwidth again.
+Packed samples can be reordered (`Packed.take`) or get other targets (`Packed.with_targets`) without packing again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from kcalib.bandwidth import MedianDistance, NoLengthScaleError
 from kcalib.kernels import LARGEST, SMALLEST, Kernel
 from kcalib.target_kernels import TargetKernel
 
-Medians = Mapping[str, Sequence[MedianDistance]]  # by metric, of the models that have one; of all where none has
+Medians = Mapping[str, Sequence[MedianDistance]]  # by metric, for models that have one; for all if none has
 
 
 def name_of(median: MedianDistance) -> str:
@@ -32,12 +31,12 @@ def name_of(median: MedianDistance) -> str:
 
 
 def describe_any_bandwidth() -> str:
-    """Return the source of a bandwidth, for results, where all predictions are the same."""
+    """Return the source of a bandwidth, for results, if all predictions are equal."""
     return "any: the distances of all predictions are 0, so the value does not depend on it"
 
 
 def describe_equal_draws() -> str:
-    """Return the source of a bandwidth on targets, for results, where draws have no scale."""
+    """Return the source of a bandwidth on targets, for results, if draws have no scale."""
     return (
         "on targets: no median, draws from the predictions are all the same; it is their standard deviation, or 1 if "
         "that is 0; target_kernel= gives another"
@@ -45,13 +44,13 @@ def describe_equal_draws() -> str:
 
 
 def single_bandwidth(kernel: Kernel) -> float | None:
-    """Return the bandwidth of a kernel; None where it has none, or several."""
+    """Return the bandwidth of a kernel; None if it has none or several."""
     bandwidths = {factor.bandwidth for factor in kernel.factors()}
     return bandwidths.pop() if len(bandwidths) == 1 else None
 
 
 def check_coefficients(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Return the terms of a kernel on predictions, whose coefficients must fit float32."""
+    """Return the terms of a kernel on predictions, or refuse coefficients that do not fit float32."""
     for term in terms:
         if not 1e-30 <= term.coefficient <= 1e30:
             raise ValueError(
@@ -62,12 +61,12 @@ def check_coefficients(terms: tuple[Term, ...]) -> tuple[Term, ...]:
 
 
 class Target(ABC):
-    """What the features of a problem are: the kernel on targets, and the way to its expectations."""
+    """Meaning of the features of a problem: the kernel on targets, and how its expectations are computed."""
 
-    root: np.ndarray | None  # linear map R of targets (of labels: of one-hot rows) before all else; None: the identity
-    mixtures: Mixtures | None  # what a row of features says; None: features are vectors
-    medians: tuple[MedianDistance, ...]  # where a bandwidth on targets came from the median heuristic
-    route: str | None  # how its expectations under predictions were found; None where there is nothing to find
+    root: np.ndarray | None  # linear map R of targets (or one-hot rows of labels); None: the identity
+    mixtures: Mixtures | None  # meaning of features; None: vectors
+    medians: tuple[MedianDistance, ...]  # of the median heuristic for bandwidths on targets
+    route: str | None  # how expectations under predictions are computed, if necessary
 
     @property
     def matrix(self) -> np.ndarray | None:
@@ -77,11 +76,11 @@ class Target(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The kernel on targets, as results show it."""
+        """The kernel on targets in results."""
 
     @property
     def resolved_kernel(self) -> TargetKernel:
-        """Return `target_kernel` with bandwidths as numbers where the data decide on them; else None."""
+        """Return `target_kernel` with bandwidths as numbers if they depend on the data; else None."""
         return None
 
     @abstractmethod
@@ -97,28 +96,28 @@ class Target(ABC):
         """Return the side of samples whose predictions have these points."""
 
     def redrawn(self, data: Any, n_groups: int) -> Iterator[Self]:
-        """Yield the same from other draws, where expectations come from draws."""
+        """Yield the target with other draws, if expectations come from draws."""
         yield from ()
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A pair problem and what was decided on the way to it."""
+    """A pair problem and the decisions made for it."""
 
     problem: PairProblem
     kernel: Kernel  # with its bandwidths as numbers
     medians: tuple[MedianDistance, ...]  # where a bandwidth came from the median heuristic
     target: Target
     is_definite: bool  # whether the kernel on predictions is known to be positive definite
-    distances: str | None = None  # how those of predicted distributions are found
+    distances: str | None = None  # how distances of predicted distributions are computed
 
     @property
     def bandwidth(self) -> float | None:
-        """The bandwidth of the kernel on predictions; None where it has none, or several."""
+        """The bandwidth of the kernel on predictions; None if it has none or several."""
         return single_bandwidth(self.kernel)
 
     def described(self) -> dict[str, Any]:
-        """Return the fields of results that say what the kernels are."""
+        """Return the fields of results that describe the kernels."""
         sources = [
             f"{name_of(m)} of " + ("all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}")
             if m.value > 0
@@ -144,7 +143,7 @@ class Packed:
         return self._with_samples(self.problem.columns.take(rows), self.target.take(rows))
 
     def with_targets(self, data: Data, *, threads: int | None = None) -> Packed:
-        """Return the problem of data with the same predictions, in the same order, and other targets."""
+        """Return the problem for data with the same predictions in the same order and other targets."""
         return self._with_samples(self.target.side(data, self.problem.columns.points, threads), self.target)
 
     def with_features_of(self, data: Data, *, threads: int | None = None) -> Packed:
@@ -153,12 +152,12 @@ class Packed:
         return self._with_samples(Side(points, target.side(data, points, threads).features), target)
 
     def redrawn(self, data: Data, n_groups: int) -> Iterator[Packed]:
-        """Yield the problem with other draws in place of predictions that draws stand for; of others none."""
+        """Yield the problem with other draws for predictions that are represented by draws."""
         for target in self.target.redrawn(data, n_groups):
             yield replace(self, target=target).with_targets(data)
 
     def _with_samples(self, side: Side, target: Target) -> Packed:
-        """Return the problem of other samples: the columns, which with test locations are on the right."""
+        """Return the problem for other samples: the columns, which are on the right if there are test locations."""
         old, mixtures = self.problem, target.mixtures
         left, right = (side, None) if old.symmetric else (old.left, side)
         return replace(self, problem=replace(old, left=left, right=right, target=mixtures), target=target)
@@ -166,9 +165,9 @@ class Packed:
 
 @dataclass(frozen=True)
 class Alike:
-    """Models packed with the same kernels, and the medians that their bandwidths are medians of.
+    """Models packed with the same kernels, and the medians that determine the bandwidths.
 
-    A single model says itself which medians its bandwidths are.
+    For a single model these are in the model.
     """
 
     packed: tuple[Packed, ...]
@@ -180,15 +179,15 @@ class Alike:
 def pack_alike(
     first: Data, *further_models: Data, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None = None
 ) -> Alike:
-    """Pack each model with the same kernels; a bandwidth that is not given is a median over the models."""
+    """Pack each model with the same kernels; a missing bandwidth is a median over the models."""
     raise NotImplementedError(type(first))
 
 
 def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None) -> Packed:
     """Pack checked data.
 
-    Of class labels H_ij = k(p_i, p_j) e_i^T M e_j, with residuals e = onehot(y) - p, which are scaled by the samples'
-    weights. Of predicted distributions H_ij = k(P_i, P_j) <delta_{y_i} - P_i, delta_{y_j} - P_j>, see `Mixtures`.
+    For class labels H_ij = k(p_i, p_j) e_i^T M e_j, with residuals e = onehot(y) - p scaled by the weights. For
+    predicted distributions H_ij = k(P_i, P_j) <delta_{y_i} - P_i, delta_{y_j} - P_j>, see `Mixtures`.
     """
     return pack_alike(data, kernel=kernel, target_kernel=target_kernel, threads=threads).packed[0]
 
@@ -199,7 +198,7 @@ def pack_locations(
 ) -> Packed:
     """Pack test locations T_j on the left and samples on the right.
 
-    Of class labels H_ji = k(p_T, p_i) onehot(y_T)^T M e_i, of predicted distributions
+    For class labels H_ji = k(p_T, p_i) onehot(y_T)^T M e_i, for predicted distributions
     H_ji = k(P_T, P_i) <delta_{y_T}, delta_{y_i} - P_i>.
     """
     raise NotImplementedError(type(data))
@@ -213,10 +212,10 @@ def medians_of(
     *,
     elsewhere: bool,
 ) -> float:
-    """Return the bandwidth that the models share: the median of their medians, which `by_metric` stores under `name`.
+    """Return the common bandwidth of the models: the median of their medians, which `by_metric` stores under `name`.
 
-    A model of identical predictions has none. If no model has one, a kernel between the predictions of a model is the
-    same at every bandwidth, and 1 is taken; an error if the kernel sees points `elsewhere`, too.
+    A model with identical predictions has none. If no model has one, the kernel is the same for every bandwidth, and 1
+    is used; it is an error if the kernel will be used for points `elsewhere`.
     """
     if name not in by_metric:
         medians = [median_of(model) for model in models]

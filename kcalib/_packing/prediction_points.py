@@ -1,4 +1,4 @@
-"""What the kernel on predictions sees: points of predicted distributions, whose distances its metrics are."""
+"""Points of predicted distributions for the kernel on predictions, with the distances of its metric."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FEWEST_VECTORS, MOST_VECTORS, VECTOR_ELEMENTS = 32, 128, 2**24
 
 @dataclass(frozen=True)
 class PredictionPoints:
-    """Points of the predictions, of one space: distances of all factors of the kernel are taken there."""
+    """Points of the predictions in one space, where all factors of the kernel take their distances."""
 
     prediction: Distribution
     space: Space
@@ -83,13 +83,13 @@ class PredictionPoints:
 
     @classmethod
     def of_rows(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
-        """Return vectors that are functions of each prediction by itself, which states add up."""
+        """Return vectors that depend on each prediction separately, as states need."""
         space = _space(prediction, kernel)
         return cls(prediction, space, row_points(space, prediction))
 
     @property
     def route(self) -> str:
-        """How distances are found."""
+        """How distances are computed, for results."""
         if self.window is not None:
             return f"2-Wasserstein, finite sums over {self.window.length} counts"
         if self.space == "wasserstein" and isinstance(self.prediction, Counts):
@@ -107,7 +107,7 @@ class PredictionPoints:
         return f"MMD, {', '.join(details)}"
 
     def is_definite(self, kernel: Kernel) -> bool:
-        """Whether the kernel on these points is known to be positive definite."""
+        """Return whether the kernel on these points is known to be positive definite."""
         if self.table is not None:
             return self.space == MixtureWasserstein(2) and isinstance(self.prediction, Counts)
         on_a_line = self.values.shape[1] == 1 and self.predicted is None
@@ -141,7 +141,7 @@ class PredictionPoints:
         return median_of_entries(problem, str(metric))
 
     def reaching(self, locations: Distribution) -> PredictionPoints:
-        """Return the points in a window that also holds the counts of the predictions of locations."""
+        """Return the points in a window that also contains the counts of the predictions of locations."""
         if self.window is None or not isinstance(locations, Counts):
             return self
         assert isinstance(self.prediction, Counts)
@@ -155,7 +155,7 @@ class PredictionPoints:
         return dataclasses.replace(self, values=values, predicted=_staircases(window), window=window)
 
     def points_of(self, locations: Distribution) -> Array:
-        """Return the points of the predictions of locations, for rows of a problem whose columns are these points."""
+        """Return the points of the predictions of locations, for rows of a problem with these points as columns."""
         if self.window is not None and isinstance(locations, Counts):
             return arrays.asarray_like(staircases_of(locations, self.window), self.values)
         if self.table is not None:
@@ -190,7 +190,7 @@ class PredictionPoints:
         return arrays.asarray_like(values, self.values)
 
     def _within_reach(self, means: Array, errors: Array) -> Array:
-        """Refuse means of features of predictions that have weight where those of `self` have none."""
+        """Refuse means of features of predictions with weight where those of `self` have none."""
         assert self.features is not None
         if float(errors.max()) ** 2 > REACH * self.features.largest:
             raise ValueError(
@@ -200,14 +200,14 @@ class PredictionPoints:
         return arrays.like(means, self.values)
 
     def table_between(self, locations: Distribution) -> Array | None:
-        """Return the table of distances between the predictions of locations, in rows, and these predictions."""
+        """Return the table of distances between predictions of locations (rows) and these predictions."""
         return None if self.table is None else _table(locations, self.prediction, self.space)
 
 
 def _median_of_staircases(rows: np.ndarray, description: Mixtures) -> float | None:
-    """Return the median of the distances of all pairs of rows, to rounding; None where bounds leave too many open.
+    """Return the median distance of all pairs of rows, to rounding; None if too many distances had to be computed.
 
-    Vectors of `quantile_means` are projections, whose residuals have known lengths: what these leave open is computed
+    Vectors of `quantile_means` are projections with known residual lengths, which bound distances; the rest is computed
     exactly.
     """
     means, errors = quantile_means(rows)
@@ -240,7 +240,7 @@ def points_in(space: Space, prediction: Distribution) -> Array:
 
 
 def row_points(space: Space, prediction: Distribution) -> Array:
-    """Return the same as functions of each prediction by itself: of counts means of quantile functions in cells."""
+    """Return the points as functions of each prediction: for counts means of quantile functions in cells."""
     if space == "wasserstein" and isinstance(prediction, Counts):
         return arrays.like(quantile_vectors(prediction), prediction._first)
     return points_in(space, prediction)
@@ -248,7 +248,7 @@ def row_points(space: Space, prediction: Distribution) -> Array:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Points whose Euclidean distances are those of a metric, up to an error."""
+    """Points whose Euclidean distances are those of a metric up to an error."""
 
     values: Array  # shape (n, p)
     terms: tuple[Term, ...]  # the kernel's normal form, of vectors
@@ -258,14 +258,14 @@ class Vectors:
 def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> Vectors:
     """Return the points of a packed problem as vectors.
 
-    MMD distances are those of mean embeddings, of which the vectors are some features: images in the span of the
-    embeddings of some predictions, or of their atoms. Wasserstein distances of counts are those of quantile functions,
-    of which the vectors are means in cells.
+    MMD distances are those of mean embeddings; the vectors are their images in the span of the embeddings of some
+    predictions or atoms. Wasserstein distances of counts are those of quantile functions; the vectors are their means
+    in cells.
 
     Raises
     ------
     ValueError
-        If the metric is that of a table, for which there are no vectors.
+        If the metric is given by a table, for which there are no vectors.
     """
     points = problem.left.points
     if problem.table is not None:
@@ -319,7 +319,7 @@ def _as_vectors(kernel: RadialKernel) -> RadialKernel:
 
 
 def _space(prediction: Distribution, kernel: Kernel) -> Space:
-    """Return the one space that all factors of the kernel have their distances in."""
+    """Return the common space of all factors of the kernel."""
     name = type(prediction).__name__
     factors: dict[Space, str] = {}
     for factor in kernel.factors():
@@ -394,7 +394,7 @@ def _gaussian(space: MMD) -> tuple[Term, ...]:
 
 
 def _mmd_components(prediction: Distribution) -> Components:
-    """Return the mixtures that the MMD is taken between: closed forms under a Gaussian kernel, or draws."""
+    """Return the mixtures for the MMD: closed forms under a Gaussian kernel, or draws."""
     components = prediction.components()
     if components is not None and not _is_drawn(prediction):
         return components
@@ -413,7 +413,7 @@ def _mmd_columns(components: Components, terms: tuple[Term, ...]) -> tuple[Array
 
 
 def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[FiniteRankMap, Array] | None:
-    """Return means of features of the atoms; None where the kernel has too many features to be exact."""
+    """Return means of features of the atoms; None if exact features would be too many."""
     size = int(components.weights.shape[1])
     if size < FEWEST_ATOMS:
         return None
@@ -424,7 +424,7 @@ def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[Fin
 
 
 def _count_features(prediction: Distribution, terms: tuple[Term, ...]) -> tuple[FiniteRankMap, Array] | None:
-    """Return means of features of counts; None for other families, and where exact features would be too many."""
+    """Return means of features of counts; None for other families, or if exact features would be too many."""
     table = prediction._tabulated() if isinstance(prediction, Counts) else None
     if table is None:
         return None
@@ -464,7 +464,7 @@ def _components_or_atoms(prediction: Distribution) -> Components | None:
 
 
 def _positions(prediction: Distribution) -> Array:
-    """Return rows, and columns, of the table of distances."""
+    """Return positions in the rows and columns of the table of distances."""
     positions = np.arange(prediction.n, dtype=np.float64)[:, None]
     components = prediction.components()
     return positions if components is None else arrays.like(positions, components.locations)

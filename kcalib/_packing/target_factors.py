@@ -1,7 +1,7 @@
-"""Features of targets: what was observed minus what was predicted by distributions.
+"""Features of targets: observed minus predicted distribution.
 
-In closed form where the target kernel has one for the family (`kcalib._pairs.mixtures`); by features of the kernel
-where these are exact; by sums over atoms; else by draws.
+In closed form if the target kernel has one for the family (`kcalib._pairs.mixtures`); by exact features of the kernel;
+by sums over atoms; else by draws.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COVER = 2**13  # targets that features are good for, if draws stand for the pred
 
 @dataclass(frozen=True)
 class TargetFactor(Target):
-    """Features of targets: what was observed minus what was predicted."""
+    """Features of targets: observed minus predicted distribution."""
 
     kernel: Any  # on targets, with bandwidths as numbers
     route: str  # how its expectations were found
@@ -70,7 +70,7 @@ class TargetFactor(Target):
         return dataclasses.replace(target_factor(data, kernel), medians=self.medians)
 
     def redrawn(self, data: Forecasts, n_groups: int) -> Iterator[TargetFactor]:
-        """Yield the same from `n_groups` other sets of draws, together as many as it has, for its standard error."""
+        """Yield the factor with `n_groups` other sets of draws, together as many, for its standard error."""
         if self.draws is None:
             return
         size = max(1, self.draws.n_draws // n_groups)
@@ -102,7 +102,7 @@ class TargetFactor(Target):
 
 @dataclass(frozen=True)
 class BinFactor(TargetFactor):
-    """Features of targets in the bins of quantiles, one-hot less probability: the Kronecker delta as target kernel."""
+    """Features of targets in the bins of quantiles, one-hot minus probability: the Kronecker delta as target kernel."""
 
     prediction: Quantiles | None = None
 
@@ -116,7 +116,7 @@ class BinFactor(TargetFactor):
 
 
 def _map_targets(y: Array, root: np.ndarray | None, like: Array) -> Array:
-    """Return targets after the linear map, as the kernel's normal form sees them."""
+    """Return targets after the linear map, for the normal form of the kernel."""
     y = arrays.namespace(like).astype(arrays.asarray_like(y, like), like.dtype)
     return y if root is None else y @ arrays.like(root, y, dtype=y.dtype)
 
@@ -157,10 +157,10 @@ def _of_atoms(
     draws_name: str,
     draws: Draws | None = None,
 ) -> TargetFactor:
-    """Return sums over atoms, by features of the kernel where these are exact to rounding and less work.
+    """Return sums over atoms, by features of the kernel if these are exact to rounding and faster.
 
-    Features are exact for all targets that a test draws. These are atoms, except where draws stand for the predictions:
-    there features that know the observed targets alone would make the observed ones look special.
+    Features are exact for all targets that a test draws. These are atoms, unless draws represent the predictions:
+    features from the observed targets only would then make these look special.
     """
     size = int(components.weights.shape[1])
     if size >= FEWEST_ATOMS and _is_positive_definite(terms):
@@ -182,7 +182,7 @@ def _of_atoms(
 
 
 def _draw_targets(data: Forecasts, size: int, root: np.ndarray | None, like: Array) -> Array | None:
-    """Return targets drawn from the predictions, shape (N, d); None where the atoms are enough."""
+    """Return targets drawn from the predictions, shape (N, d); None if the atoms suffice."""
     count = -(-COVER // data.n) - size
     if count <= 0:
         return None
@@ -191,7 +191,7 @@ def _draw_targets(data: Forecasts, size: int, root: np.ndarray | None, like: Arr
 
 
 def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetFactor | None:
-    """Return features on the counts that have probability; None where the kernel has too many to be exact."""
+    """Return features on the counts with positive probability; None if exact features would be too many."""
     assert isinstance(data.prediction, (Poisson, NegativeBinomial))
     if isinstance(kernel, MahalanobisGaussian) or not _is_positive_definite(terms):
         return None
@@ -214,7 +214,7 @@ _supremum = partial(kernel_supremum, has_bounded_points=False)  # targets may be
 
 
 def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size: int | None = None) -> TargetFactor:
-    """Return the predictions replaced by means over draws."""
+    """Return the factor with predictions replaced by means over draws."""
     root, terms = normal_form(draws.kernel)
     seed = draws.seed if replicate is None else seed_of(draws.seed, replicate)
     components = _transform(drawn_atoms(data.prediction, draws.n_draws if size is None else size, seed), root)
@@ -231,7 +231,7 @@ def _transform(components: Components, root: np.ndarray | None) -> Components:
 
 
 def seed_of(*key: int) -> int:
-    """Return a seed of its own for each key."""
+    """Return a distinct seed for each key."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

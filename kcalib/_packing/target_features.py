@@ -1,9 +1,9 @@
-r"""Features psi(y_i) - E psi(Z_i) of the target kernel, a tile of samples at a time.
+"""Features psi(y_i) - E psi(Z_i) of the target kernel, a tile of samples at a time.
 
-Either the features of `target_factors`, exact to rounding, where these are vectors of few entries (samples, counts), or
-random features psi: expectations come from characteristic functions (`characteristic`), or, of
-distributions that have none and where `kcalib.target_kernels.Draws` is asked for, from draws that are the same for all
-targets. `forecast_features` adds them up, for observed targets and for those drawn from the predictions.
+Either the exact features of `target_factors`, if they have few entries (samples, counts), or random features psi with
+expectations from characteristic functions (`characteristic`); for distributions without these, and for
+`kcalib.target_kernels.Draws`, from draws that are the same for all targets. `forecast_features` adds them up for
+observed and drawn targets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TILE_ELEMENTS = 2**21  # numbers of a tile
 
 
 def n_columns_beside(n_columns: int, n_dims: int) -> int:
-    """Return the number of columns for the target kernel where the other has `n_columns`: fewer on a line."""
+    """Return the number of columns of the target kernel if the other kernel has `n_columns`: fewer on a line."""
     step = 2 * GROUPS
     return max(FEWEST, n_columns // (8 if n_dims == 1 else 4) // step * step)
 
@@ -47,14 +47,14 @@ class Tile(ABC):
 
 
 class TargetFeatures(ABC):
-    """psi(y_i) - E psi(Z_i), r columns."""
+    """Features psi(y_i) - E psi(Z_i) with r columns."""
 
     route: str  # how results call it
 
     @property
     @abstractmethod
     def groups(self) -> np.ndarray:
-        """Which of the independent groups of random features each column belongs to, shape (r,)."""
+        """Return the independent group of random features of each column, shape (r,)."""
 
     @property
     def n_columns(self) -> int:
@@ -62,22 +62,22 @@ class TargetFeatures(ABC):
 
     @abstractmethod
     def tile(self, rows: slice) -> Tile:
-        """Return the samples of these rows, for the target features of any targets."""
+        """Return the samples of these rows, for target features of any targets."""
 
     @abstractmethod
     def take(self, rows: Array) -> TargetFeatures:
         """Return the features of some of the samples."""
 
     def redrawn(self, data: Forecasts, n_groups: int) -> Iterator[TargetFeatures]:
-        """Yield features from other draws, in as many groups, where expectations come from draws."""
+        """Yield features from other draws, in as many groups, if expectations come from draws."""
         yield from ()
 
     def null_lengths(self) -> np.ndarray | None:
-        """Return E |a_i|^2 of targets drawn from the predictions, shape (n,); None where draws have to tell."""
+        """Return E |a_i|^2 for targets drawn from the predictions, shape (n,); None if draws are needed."""
         return None
 
     def null_products(self) -> np.ndarray | None:
-        """Return E <a_i, a_j>^2 of targets drawn from the predictions, i != j, shape (n, n); or None."""
+        """Return E <a_i, a_j>^2, i != j, for targets drawn from the predictions, shape (n, n); or None."""
         return None
 
 
@@ -213,7 +213,7 @@ class RandomTile(Tile):
 
 
 def make_target_features(data: Forecasts, factor: TargetFactor, n_columns: int, seed: int) -> TargetFeatures:
-    """Return exact features where they are few, else random ones; `n_columns` are those of the other kernel."""
+    """Return exact features if they are few, else random ones; `n_columns` belongs to the other kernel."""
     columns = n_columns_beside(n_columns, data.n_dims)
     is_narrow = factor.means is not None and factor.means.shape[1] <= EXACT_RANK * columns
     if isinstance(factor, BinFactor) or (factor.draws is None and is_narrow):
@@ -263,7 +263,7 @@ def target_map(prediction: Distribution, kernel: Any, columns: int, seed: int) -
 
 
 def spanning(d: int) -> np.ndarray:
-    """Return points that stand for all vectors: their sums differ."""
+    """Return points that represent all vectors: their sums differ."""
     return np.concatenate([np.zeros((1, d)), np.full((1, d), 1e15)])
 
 
@@ -279,7 +279,7 @@ def _by_draws(data: Forecasts, size: int, seed: int, means: Array, frequencies: 
 
 
 def slices(n: int, width: int) -> Iterator[slice]:
-    """Yield rows 0..n-1 in tiles, of `width` numbers a row."""
+    """Yield rows 0..n-1 in tiles with `width` numbers per row."""
     step = max(1, TILE_ELEMENTS // max(1, width))
     for begin in range(0, n, step):
         yield slice(begin, min(begin + step, n))

@@ -1,12 +1,12 @@
-r"""The variance of the SKCE under calibration, as pair problems whose features know no label.
+"""The variance of the SKCE under calibration, as pair problems whose features do not depend on labels.
 
-Given the predictions of a calibrated model its targets are independent draws, and with residuals e_i and V_i = Cov(e_i)
+Given the predictions of a calibrated model, targets are independent draws. With residuals e_i and V_i = Cov(e_i)
 
     E sum_{i != j} H_ij^2 = sum_{i != j} k_ij^2 tr(M V_i M V_j),    V = diag(p) - p p^T for probabilities p, M = R R^T
 
-k^2 is a kernel in normal form (`squared`), and the trace an inner product of features, the entries of U = R^T V R.
-Products of factors, on a line too, are what every backend computes. `estimators.null_moments` takes the sums of all
-pairs, and `inference.blocks` those within blocks.
+k^2 is a kernel in normal form (`squared`), and the trace is an inner product of features, the entries of U = R^T V R.
+Every backend computes products of factors, also on a line. `estimators.null_moments` needs the sums over all pairs,
+`inference.blocks` those within blocks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Total = Callable[[PairProblem], float]  # sums of the entries off the diagonal, 
 
 @dataclass(frozen=True)
 class FiniteLaw:
-    """Targets of finitely many values: value c of sample i has the probability p_ic, and the features R^T e."""
+    """Targets with finitely many values: value c of sample i has probability p_ic, and features R^T e."""
 
     probabilities: Array  # shape (n, m)
     root: np.ndarray | None  # R, shape (m, r); None for the identity
@@ -54,9 +54,9 @@ class FiniteLaw:
 
     @property
     def parts(self) -> tuple[Array, Array, Array]:
-        """Which value is the most probable one (n, m), probabilities of the others (n, m), and their sums (n, 1).
+        """Return the most probable value one-hot (n, m), probabilities of the others (n, m), and their sums (n, 1).
 
-        In these nothing cancels where a probability is near 1.
+        These have no cancellation if a probability is near 1.
         """
         p = self.probabilities
         xp = arrays.namespace(p)
@@ -67,7 +67,7 @@ class FiniteLaw:
 
     @property
     def narrow_root(self) -> np.ndarray:
-        """R without what residuals, which sum to 0, do not see: nothing is lost beside a large common part."""
+        """Return R without the common part of its rows, which does not matter for residuals, as they sum to 0."""
         m = int(self.probabilities.shape[1])
         root = np.eye(m) if self.root is None else self.root - np.mean(self.root, axis=0)
         if m == 2:  # a residual is (-e, e)
@@ -77,7 +77,7 @@ class FiniteLaw:
 
     @property
     def rank(self) -> int:
-        """Columns of `narrow_root`."""
+        """Number of columns of `narrow_root`."""
         m = int(self.probabilities.shape[1])
         return 1 if m == 2 else m if self.root is None else int(self.root.shape[1])
 
@@ -91,7 +91,7 @@ class FiniteLaw:
 
 @singledispatch
 def finite_law(data: Data, packed: Packed) -> FiniteLaw | None:
-    """Return the law of the targets under calibration, given the predictions; None where it has no finite form here."""
+    """Return the law of the targets under calibration given the predictions; None if it is not finite."""
     return None
 
 
@@ -122,7 +122,7 @@ def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
 
 
 def finite_parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw]] | None:
-    """Return the data and their law, some samples at a time: tables of counts are never whole. None as `finite_law`."""
+    """Yield the data and their law for some samples at a time, to avoid large tables. None as `finite_law`."""
 
     def part(begin: int, end: int) -> DataT:
         return data.take(arrays.like(np.arange(begin, min(data.n, end)), data.reference))
@@ -149,7 +149,7 @@ def _squared(factor: Factor) -> tuple[Factor, ...]:
 
 
 def expected_squares(law: FiniteLaw, total: Total) -> tuple[float, bool]:
-    """Return sum k_ij^2 tr(M V_i M V_j) over the pairs that `total` adds up, and whether most digits are right."""
+    """Return sum k_ij^2 tr(M V_i M V_j) over the pairs of `total`, and whether most digits are right."""
     n, m = (int(size) for size in law.probabilities.shape)
     if law.is_shared:
         p = arrays.to_host(law.probabilities[:1, :])[0]
@@ -177,10 +177,10 @@ def _by_columns(law: FiniteLaw, total: Total) -> float:
 
 
 def columns(law: FiniteLaw) -> Iterator[Array]:
-    """Yield entries of U = R^T V R, with those off the diagonal once, times the root of 2: <U, U'> is their product.
+    """Yield entries of U = R^T V R, off-diagonal ones once and times the root of 2, so that <U, U'> is their product.
 
-    With the most probable value t of a row, R is taken beside its row t: terms of U are then as small as the errors
-    of the prediction are rare.
+    With the most probable value t of a row, R is taken relative to its row t: terms of U are then as small as errors
+    are rare.
     """
     if law.root is None and law.probabilities.shape[1] > 2:
         yield from _columns_of_identity(law)
@@ -213,9 +213,9 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
 def _columns_of_counts(law: FiniteLaw) -> Array:
     """Return few columns with the inner products of all entries of U, to rounding.
 
-    With features x of the values beside those of value 0, and means mu, an inner product of U and U' is the expectation
-    of <x, x'>^2 - <x, mu'>^2 - <mu, x'>^2 + <mu, mu'>^2. Predictions of a family have nearly as many of these as they
-    have parameters: a pivoted Cholesky factorisation of their matrix, of which it computes a column for each pivot.
+    With features x of the values relative to those of value 0, and means mu, an inner product of U and U' is the
+    expectation of <x, x'>^2 - <x, mu'>^2 - <mu, x'>^2 + <mu, mu'>^2. The predictions of a family have about as many
+    independent ones as parameters: a pivoted Cholesky factorisation of their matrix computes a column for each pivot.
     """
     p = arrays.to_host(law.probabilities).astype(np.float64, copy=False)
     x = law.narrow_root - law.narrow_root[0]
@@ -236,7 +236,7 @@ def _columns_of_counts(law: FiniteLaw) -> Array:
 
 
 def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:
-    """Yield the entries of U = V, p_a (1 - p_a) and the root of 2 times -p_a p_b, in which nothing cancels."""
+    """Yield the entries of U = V, p_a (1 - p_a) and the root of 2 times -p_a p_b, without cancellation."""
     xp = arrays.namespace(law.probabilities)
     top, rest_probabilities, rest = law.parts
     p = xp.where(top, 1 - rest, rest_probabilities)

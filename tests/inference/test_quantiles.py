@@ -103,7 +103,7 @@ def test_comparison():
 
 
 def test_a_kernel_between_targets_is_refused():
-    with pytest.raises(ValueError, match="^`target_kernel` is Gaussian.*, but of Quantiles nothing is known between"):
+    with pytest.raises(ValueError, match="^`target_kernel` is Gaussian.*, but Quantiles are unknown between"):
         kcalib.skce(*problem(20, [0.5]), target_kernel=Gaussian())
     with pytest.raises(ValueError, match="no density"):
         kcalib.log_score(*problem(20, [0.5]))

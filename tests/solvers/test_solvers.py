@@ -356,7 +356,7 @@ def test_an_accept_that_zeros_do_not_meet():
 def test_too_few_iterations_give_the_best_and_a_warning():
     p, b = residuals(400, 3)
     operator = kernel_operator(p, EQUATION_8)
-    with pytest.warns(ConvergenceWarning, match="after 3 iterations; take methods.ConjugateGradient of"):
+    with pytest.warns(ConvergenceWarning, match="after 3 iterations; pass methods.ConjugateGradient with"):
         found = solve(operator, b, 0.1, method=ConjugateGradient(rank=0, max_iterations=3))
     assert not found.converged and found.iterations == 3
     true = literal_residual(dense(EQUATION_8, p), b, found.values, 0.1)

@@ -439,7 +439,7 @@ def test_skce_interval_covers_the_temperature():
 def test_all_labels_the_most_probable():
     p = np.array([[0.6, 0.4], [0.3, 0.7], [0.8, 0.2]])
     for criterion in ("likelihood", "skce"):
-        with pytest.warns(TemperatureBoundWarning, match=r"up to the bound T = 0\.01, which was taken"):
+        with pytest.warns(TemperatureBoundWarning, match=r"up to the bound T = 0\.01, the fitted temperature"):
             scaling = TemperatureScaling(criterion=criterion).fit([0, 1, 0], p)
         assert scaling.temperature_ == 0.01
         assert not scaling.converged_

@@ -520,7 +520,8 @@ def _add_reading(parser: Parser) -> Any:
     names.add_argument("--labels", metavar="NAME", help="array or column with labels or targets, or a file NAME.npy")
     names.add_argument(
         "--classes", metavar="A,B,...", type=_classes,
-        help="class of each column of probabilities, if the file does not name it; a single column is the second class",
+        help="class of each column of probabilities, if the file does not name it; a single column is the second "
+        "class; possible answers in logs of language models",
     )  # fmt: skip
     names.add_argument(
         "--positive", metavar="CLASS",

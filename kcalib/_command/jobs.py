@@ -288,7 +288,7 @@ def translate(error: Exception, *, has_missing: bool = True) -> str:
         message = f"{option.get(error.option, '--lens groups')} {error.fault}"
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in RENAMED_OPTIONS):
         message = f"{flag(error.option)} {error.fault}"
-    message = message.replace("`sample_weight", "`--weights").replace("`choices`", "--classes")
+    message = message.replace("`sample_weight", "`--weights")
     for name in ("targets", "per_character", "clusters", "time_blocks", "sort_quantiles"):
         message = message.replace(f"`{name}`", f"--{name.replace('_', '-')}")
     message = re.sub("but `(probs|labels)` is for", r"but --\1 is for", message)  # others are arrays of the file

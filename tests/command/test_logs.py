@@ -141,6 +141,15 @@ def test_options(logs, capsys, tmp_path):
     for more in ([], ["--stream"]):
         ran("evaluate", logs / "confident.jsonl", "--lens", "top-label", *more, code=1)
         assert error_line(capsys).endswith("holds confidences, but --lens is for class probabilities; leave it out")
+    tops = [{"token": token, "logprob": -1.5} for token in "ABCD"]
+    content = [{"token": "A", "logprob": -1.5, "top_logprobs": tops}]
+    write(tmp_path / "chat.jsonl", [{"choices": [{"logprobs": {"content": content}}], "answer": a} for a in "ABC" * 9])
+    ran("evaluate", tmp_path / "chat.jsonl", code=1)
+    assert error_line(capsys).endswith(
+        "--classes is not given, and answers that are never right are possible, too; pass all possible answers, such "
+        "as --classes=A,B,C,D"
+    )
+    assert evaluated(capsys, tmp_path / "chat.jsonl", "--classes=A,B,C,D")["log_loss"] == pytest.approx(np.log(4))
     (tmp_path / "a.csv").write_text("p,y\n0.5,1\n")
     ran("evaluate", tmp_path / "a.csv", "--per-character", code=1)
     assert error_line(capsys).endswith("--per-character is for logs of lm_eval; leave it out")

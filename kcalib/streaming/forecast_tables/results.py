@@ -13,7 +13,7 @@ from kcalib._backend.options import OptionError
 from kcalib._input.columns import FileError
 from kcalib._input.sparse import SparseProbabilities
 from kcalib.distributions import Distribution, Quantiles, Samples
-from kcalib.lenses import CANONICAL, Lens
+from kcalib.lenses import Lens
 from kcalib.report.summary import Summarized
 
 CROSSING = "quantiles that cross"  # the reason why rows are not used
@@ -34,7 +34,7 @@ class ModelForecasts(Summarized):
     n_rows_used: int  #: number of rows in `y_pred`
     unused: dict[str, int]  #: number of the other rows by reason
     read_as: str = ""  #: kind of predictions of a log
-    lens: Lens = CANONICAL  #: `kcalib.lenses.Confidence` for confidences
+    lens: Lens | None = None  #: for ``lens=``: `kcalib.lenses.Confidence` for confidences
     clusters: np.ndarray | None = None  #: text of each token, for logs of tokens
 
     def column(self, name: str) -> np.ndarray:

@@ -18,11 +18,13 @@ import numpy as np
 from kcalib._backend.files import printable
 from kcalib._input.columns import PROBABILITY_NAMES, FileError
 from kcalib._input.sparse import SparseProbabilities
-from kcalib.lenses import CANONICAL, Confidence
+from kcalib.lenses import Confidence
 from kcalib.streaming.forecast_tables.results import ModelForecasts
 from kcalib.streaming.language_models.questions import (
     Question,
     UnfitError,
+    align_choices,
+    check_places,
     choose_choices,
     find_right_choices,
     find_value,
@@ -72,6 +74,7 @@ class _Model:
     lines: dict[str, list[tuple[Any, dict[str, Any]]]] = field(default_factory=dict)
     unused: Counter[str] = field(default_factory=Counter)
     vocabulary: dict[Hashable, int] = field(default_factory=dict)
+    questions: set[int] = field(default_factory=set)  # of lm_eval, which has a line for each filter
 
     def keep(self, kind: str, contents: Iterable[Any], is_kept: Sequence[bool], reason: str) -> list[Any]:
         """Drop records of a kind for a reason, and return the contents of the others."""
@@ -83,24 +86,41 @@ class _Model:
 def read_logs(records: Iterable[Record], options: LogOptions) -> tuple[ModelForecasts, ...]:
     """Return the content of records for each model."""
     models: dict[str, _Model] = {}
-    for name, record, task in records:
-        body = record
+    named: dict[str, str] = {}  # a model that lines of a file name
+    for file, record, task in records:
+        name, body = file, record
         if isinstance(record, dict) and isinstance(response := record.get("response"), dict):
             body = response.get("body") or response  # of batches
         if isinstance(body, dict) and isinstance(body.get("model"), str):
             name = body["model"]
+            named.setdefault(file, name)
         if name not in models:
             models[name] = _Model(name)
         model = models[name]
         try:
             kind, content = _recognise(record, body, model.vocabulary, options)
+            if kind == "log-likelihoods" and "doc_id" in record:
+                question = hash(repr([task, *map(record.get, ("doc_id", "doc", "arguments", "target"))]))
+                if question in model.questions:
+                    raise UnfitError("a question again, as another filter logs it; pass the lines of one filter")
+                model.questions.add(question)
         except UnfitError as error:
             model.unused[error.reason] += 1
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             model.unused[f"fields that are not as logs have them ({type(error).__name__})"] += 1
         else:
             model.lines.setdefault(kind, []).append((content, _find_fields(record) | task))
-    return tuple(_finish(model, options) for model in models.values())
+    if not models:
+        raise FileError("there are no lines, expected a JSON object on each")
+    for file, name in named.items():  # failed requests have no model
+        if file in models and not models[file].lines and file != name:
+            models[name].unused.update(models.pop(file).unused)
+    logs = tuple(_finish(model, options) for model in models.values())
+    for log in logs:
+        if log.y_true is None:
+            reasons = ", ".join(f"{reason} ({n})" for reason, n in log.unused.items())
+            raise FileError(f"{f'{log.model}: ' * (len(logs) > 1)}no line can be used: {reasons}")
+    return logs
 
 
 def read_files(files: Sequence[Path]) -> Iterator[Record]:
@@ -219,7 +239,7 @@ def _finish(model: _Model, options: LogOptions) -> ModelForecasts:
     columns = _make_columns([fields for _, fields in model.lines[kind]])
     tasks = columns if number is None else {name: column[number] for name, column in columns.items()}
     n, unused = 0 if true is None else len(true), {reason: n for reason, n in model.unused.most_common() if n}
-    lens = Confidence() if kind == "confidences" else CANONICAL
+    lens = Confidence() if kind == "confidences" else None
     true, pred = (true, pred) if n else (None, None)
     counts = (n + sum(unused.values()), n, unused)
     return ModelForecasts(model.name, n, true, pred, tasks | of_samples, *counts, read_as, lens, number)
@@ -231,12 +251,16 @@ def _stack_questions(
     """Return indices of right choices, a row of probabilities for each question, and how they were read."""
     read_as = "softmax of log-likelihoods of choices" if kind == "log-likelihoods" else "probabilities of choices"
     if kind == "answers":
-        texts = options.choices or choose_choices(contents)
+        texts = choose_choices(contents, options.choices)
         read_as = f"first tokens of answers among {', '.join(texts)}"
         fits = [all(text in logs for text in texts) for _, logs in contents]
-        reason = "a choice that is not among the top_logprobs; ask for more (top_logprobs=20)"
+        reason = f"a choice of {', '.join(texts)} that is not among the top_logprobs; ask for more (top_logprobs=20)"
         contents = model.keep(kind, contents, fits, reason)
         contents = [Question(right, texts, [logs[text] for text in texts]) for right, logs in contents]
+    if kind != "log-likelihoods":
+        check_places([question for question in contents if not isinstance(question.target, str)])
+    if kind == "probabilities":
+        contents = list(align_choices(contents))
     if options.per_character:
         read_as += " per character"
         fits = [all(q.choices) and len(q.choices) == len(q.values) for q in contents]

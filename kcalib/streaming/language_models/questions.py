@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,14 @@ CORRECT = ("correct", "is_correct")
 ANSWERS = ("answer", "answer_key", "correct_answer", "gold")
 NUMBER = re.compile(r"(?<![\w.])([-+]?\d*\.?\d+(?:e[-+]?\d+)?)\s*(%?)", re.IGNORECASE)
 RIGHT = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-LETTERS = [chr(ord("A") + i) for i in range(26)]
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+SEQUENCES = (LETTERS, LETTERS.lower(), "123456789", "0123456789")  # that choices are numbered by
+# Right answers that tell all choices.
+PAIRS = [
+    (no, yes)
+    for a, b in (("no", "yes"), ("false", "true"))
+    for no, yes in ((a, b), (a.title(), b.title()), (a.upper(), b.upper()))
+]
 
 Answer = tuple[Any, dict[str, float]]  # the right one, and log-probabilities by token
 Confidence = tuple[float, bool, bool]  # number, whether it is in percent, whether the answer was right
@@ -35,6 +43,7 @@ class Question(NamedTuple):
     choices: Sequence[str]  # empty if unknown
     values: Sequence[float]  # log-likelihoods or probabilities of the choices
     is_right: bool | None = None  # whether the likeliest choice is right, by the log
+    is_mapping: bool = False  # whether the log names the choice of each value
 
 
 def read_question(sample: Mapping[str, Any], labels: str | None) -> Question:
@@ -77,7 +86,11 @@ def find_right_choices(questions: Sequence[Question]) -> list[int | None]:
                 f"the target {question.target!r} is the index of the choice {question.choices[a]!r} and the text of "
                 "another one; log the metric 'acc', which tells them apart"
             )
-    best = texts if ranks[1] > ranks[0] else indices
+    if ranks[1] > ranks[0]:
+        best = texts
+    else:
+        best = indices
+        check_places(questions)
     return [_place_by_score(q) if place is None else place for place, q in zip(best, questions, strict=True)]
 
 
@@ -90,16 +103,29 @@ def _agree(questions: Sequence[Question], places: Sequence[int | None]) -> int:
 
 
 def read_index(question: Question) -> int | None:
-    """Return the target as an index, which a file may hold as "2", "[2]" or "True"."""
-    target = question.target
+    """Return the target as an index of the choices."""
+    place = _read_number(question.target)
+    return int(place) if 0 <= place < len(question.values) and place.is_integer() else None
+
+
+def check_places(questions: Sequence[Question]) -> None:
+    """Refuse targets that are counted from 1: none is 0, and some are the number of choices."""
+    places = [(_read_number(question.target), len(question.values)) for question in questions]
+    places = [(place, m) for place, m in places if not math.isnan(place)]
+    if any(place == m for place, m in places) and all(1 <= place <= m for place, m in places):
+        m = max(m for place, m in places if place == m)
+        raise FileError(f"the targets look like 1..{m}, expected indices 0..{m - 1}; subtract 1 from each")
+
+
+def _read_number(target: Any) -> float:
+    """Return a number, which a file may hold as "2", "[2]" or "True"; NaN if it is none."""
     if isinstance(target, str):
         target = target.strip().removeprefix("[").removesuffix("]")
         target = {"True": 1, "False": 0}.get(target, target)
     try:
-        place = float(target)
-    except (TypeError, ValueError):
-        return None
-    return int(place) if 0 <= place < len(question.values) and place.is_integer() else None
+        return float(target)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
 
 
 def read_text(question: Question) -> int | None:
@@ -159,21 +185,74 @@ def read_answer(record: Mapping[str, Any], logs: Mapping[str, Any], labels: str 
     return right, by_token
 
 
-def choose_choices(answers: Sequence[Answer]) -> list[str]:
-    """Return the possible choices: letters up to the last right answer, as many as indices, or all right answers."""
-    places = [right for right, _ in answers if isinstance(right, int)]
-    texts = {right.strip() for right, _ in answers if isinstance(right, str)} | set(
-        LETTERS[: max(places, default=-1) + 1]
+def choose_choices(answers: Sequence[Answer], given: Sequence[str] | None) -> Sequence[str]:
+    """Return the choices: those that are given, or yes and no.
+
+    Right answers do not tell other choices: one that is never right is a choice, too.
+    """
+    if given is not None:
+        if len(set(given)) < max(2, len(given)):
+            raise FileError(f"choices={list(given)} has not two or more different answers; pass all possible ones")
+        return given
+    is_letter = [type(right) is int and right in range(26) for right, _ in answers]
+    texts = {LETTERS[a] if place else str(a).strip() for (a, _), place in zip(answers, is_letter, strict=True)}
+    for pair in PAIRS:
+        if texts <= set(pair):
+            return pair
+    possible = sorted(texts)[:4]
+    for sequence in SEQUENCES:
+        if texts <= set(sequence):
+            last = sequence.index(max(texts))
+            known = {*sequence[: last + 1], *set.intersection(*(set(logs) for _, logs in answers))}
+            possible = list(takewhile(known.__contains__, sequence))
+            break
+    raise FileError(
+        "`choices` is not given, and answers that are never right are possible, too; pass all possible answers, such "
+        f"as choices={possible}"
     )
-    return LETTERS[: LETTERS.index(max(texts)) + 1] if texts <= set(LETTERS) else sorted(texts)
 
 
 def read_probabilities(record: Mapping[str, Any], p: Any, labels: str | None) -> Question:
     """Return the question with probabilities of its choices."""
-    choices, values = (p.keys(), list(p.values())) if isinstance(p, dict) else (record.get("choices") or (), p)
+    is_mapping = isinstance(p, dict)
+    choices, values = (p.keys(), list(p.values())) if is_mapping else (record.get("choices") or (), p)
     if len(values) < 2 or not all(0 <= value <= 1 for value in values):
         raise UnfitError("probabilities that are not two or more numbers in 0 to 1")
-    return Question(find_value(record, labels, LABEL_NAMES), list(map(str, choices)), list(map(float, values)))
+    if len(choices) not in (0, len(values)):
+        raise UnfitError("another number of choices than of probabilities")
+    target = find_value(record, labels, LABEL_NAMES)
+    if is_mapping:  # whose keys are texts
+        target = next((text for text in (str(target), str(target).lower()) if text in p), target)
+    return Question(target, list(map(str, choices)), list(map(float, values)), is_mapping=is_mapping)
+
+
+def align_choices(questions: Sequence[Question]) -> Sequence[Question]:
+    """Return questions whose values are in the same order of choices, where the log names the same choices."""
+    names = list(dict.fromkeys(name for question in questions for name in question.choices))
+    longest = max((len(question.values) for question in questions), default=0)
+    has_names = all(len(set(question.choices)) == len(question.values) for question in questions)
+    has_mapping = any(question.is_mapping for question in questions)
+    if has_mapping and not has_names:
+        raise FileError(
+            "some lines name the choices of their probabilities, others do not; write all as mappings, or name the "
+            "choices of lists in the field 'choices'"
+        )
+    if has_mapping and len(names) > 10 * longest:
+        raise FileError(
+            f"there are probabilities of {len(names)} different choices, of at most {longest} in a line; write them as "
+            "lists, and the choices of each line in the field 'choices'"
+        )
+    if not (has_names and (has_mapping or len(names) == longest)):
+        return questions
+    aligned = []
+    for question in questions:
+        target = question.target
+        if not (question.is_mapping or isinstance(target, str)):  # an index of the choices of this line
+            place = read_index(question)
+            target = None if place is None else question.choices[place]
+        by_name = dict(zip(question.choices, question.values, strict=True))
+        aligned.append(Question(target, names, [by_name.get(name, 0.0) for name in names]))
+    return aligned
 
 
 def read_confidence(record: Mapping[str, Any], value: Any, labels: str | None) -> Confidence:

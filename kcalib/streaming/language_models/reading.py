@@ -34,8 +34,8 @@ def read_answers(
         Names of the fields with the label or right answer and with the probabilities or confidence, if they differ from
         the names above or common ones such as "answer".
     choices : iterable of str, optional
-        Possible answers in responses, such as "ABCD". Default: the letters up to the last right answer, or the texts of
-        all right answers.
+        All possible answers in responses, such as "ABCD". Needed unless all right answers are yes or no, or true or
+        false: an answer that is never right is possible, too.
     per_character : bool
         Whether to divide log-likelihoods of ``lm_eval`` by the number of characters of the choice, as its ``acc_norm``.
 
@@ -43,17 +43,17 @@ def read_answers(
     -------
     tuple of ModelForecasts
         One for each model that the records name, or else for each folder. ``y_pred`` has a column for each choice, 0 if
-        a question lacks it. Confidences have shape (n,), with `kcalib.lenses.Confidence` as ``lens``. Predictions of
-        tokens are `kcalib.SparseProbabilities`, with the texts as ``clusters``. ``tasks`` has the task and the short
-        fields that all records share, including those of ``doc``.
+        a question lacks it. Confidences have shape (n,). Predictions of tokens are `kcalib.SparseProbabilities`, with
+        the texts as ``clusters``. Pass ``lens=log.lens``: `kcalib.lenses.Confidence` for confidences, else None.
+        ``tasks`` has the task and the short fields that all records share, including those of ``doc``.
 
     Raises
     ------
     FileNotFoundError, OSError
         If a file does not exist or cannot be opened.
     ValueError
-        If only some confidences are in percent, if targets may be indices as well as texts, or if only observed tokens
-        are logged.
+        If no line can be used, if `choices` is needed, if only some confidences are in percent, if targets may be
+        indices as well as texts or count from 1, or if only observed tokens are logged.
 
     Notes
     -----
@@ -70,7 +70,7 @@ def read_answers(
     >>> log.y_true.tolist(), log.y_pred.tolist(), log.unused
     ([True], [0.9], {'a confidence that is not one number': 1})
     """
-    options = LogOptions(labels, probs, None if choices is None else tuple(choices), per_character)
+    options = LogOptions(labels, probs, None if choices is None else tuple(map(str, choices)), per_character)
     paths = [data] if is_path(data) or isinstance(data, dict) else list(data)
     if not all(map(is_path, paths)):
         return read_logs((("model", record, {}) for record in paths), options)

@@ -33,11 +33,14 @@ def log_reader(files: Sequence[Path], options: ReadOptions) -> ArraysReader:
                 f"is a log of a language model, but {columns.spelled(name)} is for other files; leave it out"
             )
     label = None if options.labels is None else os.fspath(options.labels)
-    named = LogOptions(None if options.has_names else label, options.probs, options.classes, options.per_character)
+    choices = None if options.classes is None else tuple(map(str, options.classes))
+    named = LogOptions(None if options.has_names else label, options.probs, choices, options.per_character)
     identity = tuple(part for file in files for part in file_identity(file))
-    log = _read(tuple(files), identity, named)
-    if log.y_true is None:
-        raise FileError(f"no line can be used: {log.describe_rows()}")
+    try:
+        log = _read(tuple(files), identity, named)
+    except FileError as error:
+        spelled = columns.spelled("classes").removesuffix("=")
+        raise FileError(str(error).replace("`choices`", spelled).replace("choices=", "classes=")) from None
     arrays: Mapping[str, Any] = {Y_TRUE: log.y_true, Y_PRED: log.y_pred}
     class_names = None
     if log.clusters is not None:

@@ -79,7 +79,8 @@ class ReaderSource(Source):
     @property
     def lens(self) -> Lens:
         """The default lens of states: Confidence for confidences in a log of a language model."""
-        return CANONICAL if self.layout.log is None else self.layout.log.lens
+        lens = None if self.layout.log is None else self.layout.log.lens
+        return CANONICAL if lens is None else lens
 
     @property
     def n_columns(self) -> int:

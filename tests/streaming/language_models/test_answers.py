@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kcalib
-from kcalib.lenses import Canonical, Confidence
+from kcalib.lenses import Confidence
 from kcalib.streaming import read_answers, source
 
 SAMPLES = Path(__file__).parent / "samples_arc_easy_2026-11-29T04-46-15.555632.jsonl"  # written by lm_eval 0.4.13
@@ -158,19 +158,49 @@ def test_answers_of_chats():
         {"model": "gpt", "answer": "B", "choices": [{"logprobs": {
             "tokens": ["\n", " B"], "token_logprobs": [-0.1, -1.0], "top_logprobs": [{"\n": -0.1}, tops]}}]},
     ]  # fmt: skip
-    log = read_one(lines)
+    log = read_one(lines, choices="ABC")
     assert log.model == "gpt" and log.y_true.tolist() == [0, 2, 1]
     np.testing.assert_allclose(log.y_pred, [[6 / 9, 2 / 9, 1 / 9]] * 3, rtol=1e-12)
     missing, generated = sorted(log.unused)
-    assert missing.startswith("a choice that is not among the top_logprobs; ask for more")
+    assert missing.startswith("a choice of A, B, C that is not among the top_logprobs; ask for more")
     assert generated.startswith("generated tokens, which are drawn from the predictions: calibrated by construction")
     assert read_one(lines, choices="AB").y_true.tolist() == [0, 1, 1]  # C is none of them
-    assert read_one([chat_of(tops, right=2)], labels="right").read_as == "first tokens of answers among A, B, C"
-    assert read_one([chat_of({"yes": -0.7, "no": -0.7}, answer=x) for x in ("yes", "no")]).y_true.tolist() == [1, 0]
+    assert read_one([chat_of(tops, right=2)], labels="right", choices="ABC").y_true.tolist() == [2]  # a place
     numbered = [chat_of({"1": -0.7, "2": -0.7}, answer=x) for x in ("2", "1")]
-    assert read_one(numbered).y_true.tolist() == [1, 0]  # texts
+    assert read_one(numbered, choices=[1, 2]).y_true.tolist() == [1, 0]  # texts
     with pytest.raises(ValueError, match="gpt has answers, but `per_character` is for log-likelihoods; leave it"):
         read_answers(lines, per_character=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "remedy"),
+    [
+        ("A", "['A', 'B', 'C', 'D']"),
+        ("AABBC", "['A', 'B', 'C', 'D']"),  # all lines have a D, which is never right
+        ([0, 2], "['A', 'B', 'C', 'D']"),
+        ("F", "['A', 'B', 'C', 'D', 'E', 'F']"),
+        (["1", "2"], "['1', '2']"),
+        (["cat", "dog"], "['cat', 'dog']"),
+    ],
+)
+def test_choices_are_not_guessed_from_right_answers(answers, remedy):
+    tops = {token: math.log(p) for token, p in zip("ABCD", (0.4, 0.3, 0.2, 0.1), strict=True)}
+    lines = [chat_of(tops, answer=answer) for answer in answers]
+    with pytest.raises(ValueError, match=re.escape(f"pass all possible answers, such as choices={remedy}")):
+        read_answers(lines)
+    for choices in ("A", "AAB"):
+        with pytest.raises(ValueError, match="has not two or more different answers"):
+            read_answers(lines, choices=choices)
+    if answers == "AABBC":
+        log = read_one(lines, choices="ABCD")
+        assert log.y_true.tolist() == [0, 0, 1, 1, 2] and log.y_pred[0] == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+@pytest.mark.parametrize("answers", [["Yes"], ["Yes", "No"], ["True"], [True, False]])
+def test_yes_and_no_are_all_choices(answers):
+    no, yes = ("No", "Yes") if "Yes" in answers else ("False", "True")
+    log = read_one([chat_of({yes: math.log(0.9), no: math.log(0.1)}, answer=answer) for answer in answers])
+    assert log.y_true.tolist() == [1, 0][: len(answers)] and log.y_pred[0] == pytest.approx([0.1, 0.9])
 
 
 @pytest.mark.parametrize(
@@ -209,22 +239,96 @@ def test_confidences_that_do_not_fit():
 
 
 def test_probabilities():
-    """A list with a place or text, a mapping, and fewer choices than others have."""
+    """A list with a place or text, and fewer choices than others have."""
     log = read_one([
         {"probs": [0.2, 0.5, 0.3], "label": 2},
-        {"probs": {"B": 0.4, "A": 0.6}, "label": "A"},
+        {"probs": [0.4, 0.6], "choices": ["B", "A"], "label": "A"},
         {"probs": [1, 0], "choices": ["x", "y"], "label": "x"},
+        {"probs": [1, 0], "choices": ["x", "y", "z"], "label": "x"},
+        {"probs": [0.5, 0.5], "label": 0},
         {"probs": [0.5, 0.5], "label": 2},
         {"probs": [0.5, "0.5"], "label": 1},
         {"probs": [1.5, -0.5], "label": 1},
     ])  # fmt: skip
-    assert log.y_true.tolist() == [2, 1, 0] and log.y_pred.tolist() == [[0.2, 0.5, 0.3], [0.4, 0.6, 0], [1, 0, 0]]
+    assert log.y_true.tolist() == [2, 1, 0, 0]
+    assert log.y_pred.tolist() == [[0.2, 0.5, 0.3], [0.4, 0.6, 0], [1, 0, 0], [0.5, 0.5, 0]]
     assert log.unused == {
         "a target that is none of the choices": 1,
         "fields that are not as logs have them (TypeError)": 1,
         "probabilities that are not two or more numbers in 0 to 1": 1,
+        "another number of choices than of probabilities": 1,
     }
-    assert log.lens == Canonical() and log.read_as == "probabilities of choices"
+    assert log.lens is None and log.read_as == "probabilities of choices"
+
+
+@pytest.mark.parametrize(
+    ("lines", "labels", "rows"),
+    [
+        ([({"A": 0.6, "B": 0.4}, "A"), ({"B": 0.7, "A": 0.3}, "A")], [0, 0], [[0.6, 0.4], [0.3, 0.7]]),
+        ([({"0": 0.6, "1": 0.4}, 1), ({"1": 0.7, "0": 0.3}, 1)], [1, 1], [[0.6, 0.4], [0.3, 0.7]]),  # keys
+        ([({"A": 0.6, "B": 0.4}, 0), ({"B": 0.7, "A": 0.3}, 1)], [0, 1], [[0.6, 0.4], [0.3, 0.7]]),  # columns
+        ([({"false": 0.6, "true": 0.4}, True), ({"true": 0.7, "false": 0.3}, False)], [1, 0], [[0.6, 0.4], [0.3, 0.7]]),
+        ([({"A": 0.6, "B": 0.4}, "A"), ({"C": 0.7, "B": 0.3}, "A")], [0, 0], [[0.6, 0.4, 0], [0, 0.3, 0.7]]),
+    ],
+)  # fmt: skip
+def test_mappings_of_probabilities_are_read_by_key(lines, labels, rows):
+    log = read_one([{"probs": probs, "label": label} for probs, label in lines])
+    assert log.y_true.tolist() == labels and log.y_pred.tolist() == rows
+
+
+def test_lists_of_the_same_choices_in_another_order():
+    """The labels are places in the line, or texts. Lines with choices of their own keep their order."""
+    lines = [{"probs": [0.6, 0.4], "choices": ["x", "y"], "label": 0}]
+    log = read_one([*lines, *({"probs": [0.7, 0.3], "choices": ["y", "x"], "label": label} for label in (1, "x", "y"))])
+    assert log.y_true.tolist() == [0, 0, 0, 1] and log.y_pred.tolist() == [[0.6, 0.4], *[[0.3, 0.7]] * 3]
+    log = read_one([*lines, {"probs": [0.7, 0.3], "choices": ["y", "z"], "label": "z"}])
+    assert log.y_true.tolist() == [0, 1] and log.y_pred.tolist() == [[0.6, 0.4], [0.7, 0.3]]
+
+
+def test_mappings_without_common_choices():
+    with pytest.raises(ValueError, match="some lines name the choices of their probabilities, others do not; write"):
+        read_answers([{"probs": {"A": 0.6, "B": 0.4}, "label": "A"}, {"probs": [0.6, 0.4], "label": 0}])
+    lines = [{"probs": {f"{i} yes": 0.6, f"{i} no": 0.4}, "label": f"{i} no"} for i in range(11)]
+    with pytest.raises(
+        ValueError, match="probabilities of 22 different choices, of at most 2 in a line; write them as"
+    ):
+        read_answers(lines)
+    lists = [{"probs": list(x["probs"].values()), "choices": list(x["probs"]), "label": x["label"]} for x in lines]
+    assert read_one(lists).y_true.tolist() == [1] * 11
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("kind", ["probabilities", "log-likelihoods", "answers"])
+def test_targets_that_are_counted_from_1(kind, first):
+    """Refused, as `kcalib.evaluate` does."""
+    p = [0.1, 0.2, 0.3, 0.4]
+    logs, options = [math.log(x) for x in p], {"choices": "ABCD"} if kind == "answers" else {}
+    line = {
+        "probabilities": lambda label: {"probs": p, "label": label},
+        "log-likelihoods": lambda label: sample_of(logs, label, "ABCD"),
+        "answers": lambda label: chat_of(dict(zip("ABCD", logs, strict=True)), answer=label),
+    }[kind]
+    lines = [line(i + first) for i in (3, 1, 2)] + [line(first)] * (first == 0)
+    if first == 0:
+        assert read_one(lines, **options).y_true.tolist() == [3, 1, 2, 0]
+    else:
+        with pytest.raises(
+            ValueError, match=r"the targets look like 1..4, expected indices 0..3; subtract 1 from each"
+        ):
+            read_answers(lines, **options)
+
+
+def test_lines_of_another_filter():
+    """`lm_eval` writes a line for each filter and question; the first is read."""
+    lines = [
+        sample_of([-1.0, x], doc_id=i, doc={"q": i}, filter=name)
+        for name, x in (("a", -2.0), ("b", -3.0))
+        for i in (0, 1)
+    ]
+    log, expected = read_one(lines), read_one(lines[:2])
+    assert np.array_equal(log.y_pred, expected.y_pred) and not expected.unused
+    assert log.unused == {"a question again, as another filter logs it; pass the lines of one filter": 2}
+    assert read_one(lines[2:]).y_pred[0, 1] == 1 / (1 + math.exp(2))
 
 
 @pytest.mark.parametrize(
@@ -246,15 +350,42 @@ def test_probabilities():
     ],
 )  # fmt: skip
 def test_lines_that_do_not_fit(record, reason):
-    log = read_one([record])
-    ((stated, n),) = log.unused.items()
-    assert stated.startswith(reason) and n == 1 and log.y_true is None and "0 of 1 rows" in log.describe_rows()
+    with pytest.raises(ValueError, match=re.escape(f"no line can be used: {reason}") + r".*\(1\)$"):
+        read_answers([record], choices="AB" if "choices" in record else None)
+
+
+def test_lines_without_a_model():
+    """Failed requests of a batch name no model: they count for the one that other lines of the file name."""
+    lines = [chat_of({"yes": -0.7, "no": -0.7}, answer="yes", model="gpt"), {"response": {"body": {"error": "x"}}}]
+    log = read_one(lines)
+    assert (log.model, log.n_rows, log.n_samples) == ("gpt", 2, 1)
+    with pytest.raises(ValueError, match="^other: no line can be used: none of confidence, lists of probs, filtered"):
+        read_answers([*lines, {"model": "other"}])
+
+
+def test_empty_file(tmp_path):
+    (tmp_path / "log.jsonl").touch()
+    with pytest.raises(ValueError, match="there are no lines, expected a JSON object on each"):
+        read_answers(tmp_path / "log.jsonl")
+
+
+def test_lens_of_each_kind_of_log():
+    entries = [{"1": {"logprob": -0.4, "rank": 1}, "2": {"logprob": -1.5, "rank": 2}}] * 2
+    for lines in (
+        [{"confidence": 0.7, "correct": i % 2} for i in range(4)],
+        [{"prompt_logprobs": [None, *entries]}] * 2
+        + [{"prompt_logprobs": [None, {"2": entries[0]["2"], **entries[0]}]}],
+        [{"probs": [0.7, 0.3], "label": i % 2} for i in range(4)],
+    ):
+        log = read_one(lines)
+        assert kcalib.evaluate(log.y_true, log.y_pred, lens=log.lens, seed=0).log_loss > 0
 
 
 def test_raw_log_probabilities_at_a_temperature():
     """The remedy: the line says that they are those of the model."""
     record = chat_of({"A": -0.1, "B": -1.0}, answer="B", temperature=0.7, logprobs_mode="raw_logprobs")
-    assert read_one([record, chat_of({"A": -0.1, "B": -1.0}, answer="A", temperature=0)]).n_samples == 2
+    other = chat_of({"A": -0.1, "B": -1.0}, answer="A", temperature=0)
+    assert read_one([record, other], choices="AB").n_samples == 2
 
 
 def test_lines_of_another_kind_and_hostile_ones(tmp_path):
@@ -272,9 +403,7 @@ def test_lines_of_another_kind_and_hostile_ones(tmp_path):
     assert log.n_samples == 2 and log.n_rows == 8 and log.unused["no JSON object"] == 3
     assert log.unused["another kind of log"] == 1
     (tmp_path / "none.jsonl").write_text('{"a": 1}')
-    with pytest.raises(
-        ValueError, match=r"none.jsonl: no line can be used: 0 of 1 rows, 0 samples; not used: none of con"
-    ):
+    with pytest.raises(ValueError, match=r"none.jsonl: no line can be used: none of con"):
         source(tmp_path / "none.jsonl")
 
 

@@ -80,16 +80,15 @@ def test_what_says_which_token_was_observed():
     whole = as_vllm(logs[0], y[0])
     expected = read_answers([whole])[0].y_true.tolist()
     in_order = [row and dict(sorted(row.items())) for row in whole["prompt_logprobs"]]
-    (log,) = read_answers([{"prompt_logprobs": in_order}])
-    assert log.y_true is None and list(log.unused) == [
-        "entries in another order than vLLM writes them, and no prompt_token_ids"
-    ]
+    with pytest.raises(ValueError, match="used: entries in another order than vLLM writes them, and no prompt_token_"):
+        read_answers([{"prompt_logprobs": in_order}])
     given = {"prompt_logprobs": in_order, "prompt_token_ids": [0, *y[0].tolist()]}
     assert read_answers([given])[0].y_true.tolist() == expected  # the remedy
     bare = [row and {token: entry["logprob"] for token, entry in row.items()} for row in in_order]
-    assert list(read_answers([{"prompt_logprobs": bare}])[0].unused) == [
-        "neither prompt_token_ids nor ranks, one of which tells the observed token"
-    ]
+    with pytest.raises(
+        ValueError, match="used: neither prompt_token_ids nor ranks, one of which tells the observed token"
+    ):
+        read_answers([{"prompt_logprobs": bare}])
     again = {"choices": [given | {"prompt_logprobs": bare}]}  # within an answer
     assert read_answers([again])[0].y_true.tolist() == expected
     with pytest.raises(ValueError, match="holds only observed tokens; log the most likely ones, too"):
@@ -143,8 +142,8 @@ def test_generated_tokens_and_unclear_prompts():
         (several, "several answers"),
         (unclear, "no usage.prom"),
     ):
-        (log,) = read_answers([record])
-        assert log.y_true is None and next(iter(log.unused)).startswith(reason)
+        with pytest.raises(ValueError, match=f"no line can be used: {reason}"):
+            read_answers([record])
     bare = echoed["choices"][0]["logprobs"] | {"usage": echoed["usage"]}
     assert read_answers([bare])[0].n_samples == 5
 

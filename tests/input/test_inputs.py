@@ -781,7 +781,7 @@ def test_classes_of_a_fitted_model_name_the_columns(fitted: Any) -> None:
 
 def test_what_holds_no_values_is_told() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(ValueError, match="`y_pred` is on the device 'meta', where tensors have no values"):
+    with pytest.raises(ValueError, match="`y_pred` is on the device 'meta', whose tensors have no values"):
         kcalib.skce(Y, torch.empty((4, 3), device="meta"))
 
 

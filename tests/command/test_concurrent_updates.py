@@ -66,9 +66,7 @@ def test_a_second_writer_waits_and_then_gives_up_with_a_code_of_its_own(folder, 
     ran("update", "all.kcalib", "0.npz", *SMALL)
     with hold_file("all.kcalib"):
         assert main(["update", "all.kcalib", "1.npz", "--wait", "0.05", *SMALL]) == 75
-        assert capsys.readouterr().err == (
-            "kcalib: all.kcalib is being changed by another process; try again later\n"
-        )
+        assert capsys.readouterr().err == ("kcalib: all.kcalib is being changed by another process; try again later\n")
         assert main(["merge", "-o", "all.kcalib", "all.kcalib", "--wait", "0"]) == 2  # its own input
         assert main(["merge", "-o", "all.kcalib", "whole.kcalib", "--wait", "0"]) == 1  # no such file
         capsys.readouterr()

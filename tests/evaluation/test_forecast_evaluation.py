@@ -249,7 +249,7 @@ def test_table(capsys, good, poor, ensemble):
         "targets; cpu",
         "  backend, 1 thread",
         "in 90 %: share of the targets in central intervals of that probability",
-        "targets from the distribution of S members are outside their range with probability 2 / (S + 1)",
+        "ensemble: targets from the distribution of S members are outside their range with probability 2 / (S + 1)",
         "verdict at level 0.05: spectrum test of all pairs",
         "off by at least: with confidence 0.95, the root mean square over predictions of the largest error in the "
         "probability of",

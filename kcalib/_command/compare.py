@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from kcalib._backend.files import printable
 from kcalib._backend.options import SEED, OptionError
 from kcalib._command.arguments import STATE, make_kernel
@@ -23,6 +25,7 @@ from kcalib._command.jobs import (
     make_jobs,
     note_unused,
     read_data,
+    read_log,
     translate_errors,
 )
 from kcalib._command.kinds import check_options
@@ -43,6 +46,7 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
+from kcalib._input.sparse import SparseProbabilities
 from kcalib.inference.adaptive.clusters import clusters_of
 from kcalib.inference.compare import IN_PIECES, METRICS, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
@@ -91,6 +95,7 @@ def _compare_at_once(
     """Compare files that are read as a whole, and return the exit code."""
     if arguments.targets is not None:
         return _compare_tables(jobs, arguments, metric, options, failures)
+    logs: list[ModelForecasts | None] = []
     file_data: dict[str, Data] = {}  # before the lens is applied
     models: dict[str, Data] = {}
     for job in jobs:
@@ -99,9 +104,11 @@ def _compare_at_once(
                 note_unused(job, check_reading(arguments))
                 data = data.in_order_of(next(iter(file_data.values()), data))
                 file_data[job.model] = data
+                logs.append(read_log(job, check_reading(arguments)))
                 check_options(data, arguments)
                 models[job.model] = arguments.lens.induced(data)
-            _check_same_samples(data, *next(iter(file_data.items())))
+            if not _have_same_tokens(logs):
+                _check_same_samples(data, *next(iter(file_data.items())))
     comparison = None
     with collect_failures(failures, jobs[0].file):
         reading = check_reading(arguments)
@@ -244,6 +251,14 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
     except OptionError as error:
         arguments.usage_error(f"{flag(error.option)} {error.fault}")
     return chosen, options
+
+
+def _have_same_tokens(logs: Sequence[ModelForecasts | None]) -> bool:
+    """Say whether the first and last log have the same tokens as labels, which models may count to the rest or not."""
+    first, last = logs[0], logs[-1]
+    if first is None or last is None or first.y_true is None or last.y_true is None:
+        return False
+    return isinstance(first.y_pred, SparseProbabilities) and np.array_equal(first.y_true, last.y_true)
 
 
 def _check_same_samples(data: Data, name: str, first: Data) -> None:

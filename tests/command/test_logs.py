@@ -97,7 +97,16 @@ def test_tokens(logs, capsys):
 def test_tokens_are_added_up_in_clusters_of_texts(logs, capsys, tmp_path):
     """By comparisons and states, without an option."""
     path, other = logs / "prompts.jsonl", tmp_path / "other.jsonl"
-    other.write_bytes(path.read_bytes())
+    rng, prompts = np.random.default_rng(1), []
+    for line in path.read_text().splitlines():  # the same tokens, of which another model has others among its two
+        rows = [None]
+        for row in json.loads(line)["prompt_logprobs"][1:]:
+            logits, label = np.log(rng.dirichlet(np.ones(6))), int(next(iter(row)))
+            order = np.argsort(-logits).tolist()
+            ranks = {label: order.index(label) + 1} | {token: rank + 1 for rank, token in enumerate(order[:2])}
+            rows.append({str(t): {"logprob": logits[t], "rank": r} for t, r in ranks.items()})
+        prompts.append({"prompt_logprobs": rows})
+    write(other, prompts)
     intervals = []
     for options in ((), ("--clusters", "text"), ("--clusters", "position")):
         ran("compare", path, other, "--json", *options)

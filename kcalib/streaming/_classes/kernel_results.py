@@ -446,7 +446,7 @@ class StateResults(ABC):
         Warns
         -----
         AntiConservativeWarning
-            If a kernel has no draws and the predictions leave too few events open for the limit law.
+            If a kernel has no draws and the predictions leave too few uncertain events for the limit law.
 
         Examples
         --------

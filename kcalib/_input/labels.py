@@ -462,9 +462,8 @@ def _probabilities(
 def _extra_column(pred: Array, frame: Any) -> str:
     """Return the remedy if all columns of a frame but one are probabilities of all classes; else an empty text."""
     columns = column_names(frame, 0 if pred.ndim == 1 else int(pred.shape[1]))
-    values = arrays.to_host(pred)
     for k, name in enumerate(columns if len(columns) > 2 else ()):
-        others = np.delete(values, k, axis=1)
+        others = np.delete(arrays.to_host(pred), k, axis=1)
         if np.min(others) >= 0 and np.max(np.abs(np.sum(others, axis=1) - 1)) < 1e-3:
             return f"drop column {name!r}, since the others are the probabilities of all classes"
     return ""

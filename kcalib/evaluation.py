@@ -167,7 +167,8 @@ def evaluate(
         Further numbers of class probabilities, by the names of their functions, such as
         ``["logistic_recalibration", "observed_expected_ratio"]``, or "clinical" for all of :ref:`clinical`. They have
         default options and confidence level 1 - `level`, and are in ``metrics`` of the result; for more than two
-        classes, for each class against all others.
+        classes, for each class against all others. Those that are not defined for these samples, such as a slope
+        without events, are None; ``undefined`` has the reasons.
 
     Returns
     -------
@@ -385,8 +386,8 @@ def evaluation_of(
     evaluation = _evaluation(data, measured, seed, N_BINS if n_bins is None else n_bins, fair)
     if not metrics:
         return evaluation
-    results = compute_metrics(metrics, cast("Classification", data), 1 - measured.level, seed)
-    return replace(cast("Evaluation", evaluation), metrics=results)
+    results, reasons = compute_metrics(metrics, cast("Classification", data), 1 - measured.level, seed)
+    return replace(cast("Evaluation", evaluation), metrics=results, undefined=reasons or None)
 
 
 @singledispatch

@@ -49,9 +49,23 @@ def check_metrics(metrics: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def compute_metrics(names: Iterable[str], data: Classification, level: float, seed: int) -> dict[str, Any]:
-    """Return the result of each metric; for more than two classes a tuple, for each class against all others."""
+def compute_metrics(
+    names: Iterable[str], data: Classification, level: float, seed: int
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the result of each metric, None if it is undefined, and the reasons for these.
+
+    For more than two classes results are tuples, for each class against all others.
+    """
+    reasons: dict[str, str] = {}
+
+    def compute(name: str, problem: Classification, suffix: str = "") -> Any:
+        try:
+            return METRICS[name](problem, level, seed)
+        except ValueError as error:
+            reasons[name + suffix] = str(error)
+            return None
+
     if data.m == 2:
-        return {name: METRICS[name](data, level, seed) for name in names}
-    problems = [ClassWise(k).induced(data) for k in range(data.m)]
-    return {name: tuple(METRICS[name](problem, level, seed) for problem in problems) for name in names}
+        return {name: compute(name, data) for name in names}, reasons
+    problems = [(ClassWise(k).induced(data), f", class {k}") for k in range(data.m)]
+    return {name: tuple(compute(name, *problem) for problem in problems) for name in names}, reasons

@@ -121,6 +121,7 @@ class Evaluation(ModelEvaluation):
     verdict: str  #: the same in words, with the direction of the error if it is known
     #: results by the names in ``evaluate(metrics=...)``, for more than two classes a tuple of results; None without
     metrics: dict[str, Any] | None = None
+    undefined: dict[str, str] | None = None  #: reasons why results in `metrics` are None, by name; None without
 
     def columns(self) -> dict[str, str]:
         return {
@@ -156,7 +157,8 @@ class Evaluation(ModelEvaluation):
 
     def _summary(self) -> Summary:
         summary = super()._summary()
-        return replace(summary, rows=summary.rows + self.metric_rows())
+        notes = tuple(f"{name}: {reason}" for name, reason in (self.undefined or {}).items())
+        return replace(summary, rows=summary.rows + self.metric_rows(), notes=summary.notes + notes)
 
     def notes(self) -> list[str]:
         lens = [] if self.lens == str(Canonical()) else [self.lens]
@@ -314,6 +316,8 @@ def _optional(value: float | None, form: str) -> str:
 
 def _rows_of(name: str, result: Any, suffix: str = "") -> list[list[str]]:
     """Return a row for each number of a result that has an interval, or one row for the result."""
+    if result is None:
+        return [[name + suffix, "-"]]
     limits = {field: limit for field, limit in getattr(result, "__dict__", {}).items() if field.endswith("interval")}
     numbers = {field.removesuffix("interval").removesuffix("_"): limit for field, limit in limits.items()}
     rows = [

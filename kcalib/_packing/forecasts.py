@@ -225,11 +225,12 @@ def default_target_kernel(models: Sequence[Forecasts]) -> Kernel:
 
 def _check_bins(models: Sequence[Forecasts], target_kernel: TargetKernel) -> str:
     """Return the Kronecker delta, the only kernel for binned targets."""
-    others = [type(m.prediction).__name__ for m in models if not isinstance(m.prediction, Quantiles)]
-    if others:
+    levels = {m.prediction.levels.tobytes() if isinstance(m.prediction, Quantiles) else b"" for m in models}
+    if len(levels) > 1:
+        others = [type(m.prediction).__name__ for m in models if not isinstance(m.prediction, Quantiles)]
         raise ValueError(
-            f"models predict Quantiles and {others[0]}, whose residuals are not alike; compare them by metric='crps', "
-            "or pass quantiles of both"
+            f"models predict Quantiles and {others[0] if others else 'Quantiles of other levels'}, whose residuals are "
+            "not alike; pass quantiles of each model at the same levels: Quantiles(levels, y_pred.quantile(levels))"
         )
     if not (target_kernel is None or (isinstance(target_kernel, str) and target_kernel == "delta")):
         raise ValueError(

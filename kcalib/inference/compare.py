@@ -90,8 +90,11 @@ def compare(
     metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"} or metric
         What is compared; lower is better. "skce": the unbiased estimate of `kcalib.skce`; "ckce": `kcalib.ckce` with
         its bias removed; "ece": `kcalib.top_label_ece`; the others: the functions of these names, which measure
-        calibration and sharpness together. For distributions there are "skce", "ckce", "crps" and "log_score". For
-        options, such as a kernel, pass an object of `kcalib.methods`: ``SKCE``, ``CKCE``, ``ECE``, ``CRPS``.
+        calibration and sharpness together. For distributions there are "skce", "ckce", "crps" and "log_score".
+        `kcalib.distributions.Quantiles` are scored at their levels, so all models must be quantiles at the same levels:
+        ``Quantiles(levels, y_pred.quantile(levels))``. "log_score" does not compare a probability of a target with a
+        density. For options, such as a kernel, pass an object of `kcalib.methods`: ``SKCE``, ``CKCE``, ``ECE``,
+        ``CRPS``.
     confidence_level : float
         Level of the intervals, in (0, 1). Two models are distinguishable if the p-value of their difference, adjusted
         for the number of pairs, is at most 1 minus this level.

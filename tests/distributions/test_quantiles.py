@@ -7,7 +7,7 @@ import pytest
 import scipy.optimize
 
 import kcalib
-from kcalib.distributions import Quantiles
+from kcalib.distributions import Censored, Normal, Quantiles
 
 LEVELS = [0.1, 0.5, 0.9]
 VALUES = np.array([[0.0, 1.0, 3.0], [2.0, 2.5, 4.0]])
@@ -154,7 +154,20 @@ def test_scores_of_targets_at_quantiles_by_hand():
     assert np.round(scores.interval_probabilities, 12).tolist() == [0.5, 0.8]
     assert (scores.interval_coverage.tolist(), scores.interval_width.tolist()) == ([0.5, 1], [2, 4])
     narrow = kcalib.quantile_scores(y, predictions, confidence_level=0.2).consistency_band
-    assert np.sum(narrow.high - narrow.low) < np.sum(scores.consistency_band.high - scores.consistency_band.low)
+    assert np.nansum(narrow.high - narrow.low) < np.nansum(scores.consistency_band.high - scores.consistency_band.low)
+
+
+def test_ties_have_no_band():
+    """Dry days count as covered, so the coverage of a calibrated model exceeds the level."""
+    rng = np.random.default_rng(0)
+    model = Censored(Normal(rng.normal(size=400), np.ones(400)), lower=0.0)
+    levels = [0.1, 0.999]
+    y = np.append(model.sample(1, seed=1)[:-1, 0], 1.0)
+    scores = kcalib.quantile_scores(y, Quantiles(levels, model.quantile(levels)))
+    assert scores.coverage[0] > 0.4 and np.isnan(scores.consistency_band.low).tolist() == [True, False]
+    assert "see kcalib.quantile_calibration" in str(scores)
+    curve = kcalib.quantile_calibration(y, model, levels=levels)
+    assert abs(curve.coverage[0] - 0.1) < 0.06
 
 
 def least_loss(x, y, level):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.stats
 
 import kcalib
-from kcalib.distributions import Normal, Quantiles
+from kcalib.distributions import Censored, Normal, Poisson, Quantiles
 from kcalib.kernels import Exponential, Gaussian
 
 HUB = np.array([0.01, 0.025, *np.arange(1, 20) / 20, 0.975, 0.99])
@@ -95,11 +97,38 @@ def test_levels_without_a_90_percent_interval_have_none():
 def test_comparison():
     y, good = problem(400, HUB)
     wide = Quantiles(HUB, good.values + 0.3 * (good.values - good.quantile(0.5)))
-    by_crps = kcalib.compare(y, {"wide": wide, "good": good, "law": Normal(np.zeros(400), np.ones(400))}, metric="crps")
-    assert by_crps.ranking[0] == "good"
+    law = Normal(np.zeros(400), np.ones(400))
+    models = {"wide": wide, "good": good, "law": Quantiles(HUB, law.quantile(HUB))}
+    assert kcalib.compare(y, models, metric="crps").ranking[0] == "good"
     assert kcalib.compare(y, {"wide": wide, "good": good}).differences[0].pvalue < 0.05
-    with pytest.raises(ValueError, match="^models predict Quantiles and Normal, .* compare them by metric='crps'"):
-        kcalib.compare(y, {"good": good, "law": Normal(np.zeros(400), np.ones(400))})
+
+
+@pytest.mark.parametrize("metric", ["crps", "skce"])
+def test_scores_at_different_levels_are_not_compared(metric):
+    """The remedy gives models of the same law the same scores."""
+    y, good = problem(400, HUB)
+    law = Normal(np.zeros(400), np.ones(400))
+    few = Quantiles([0.25, 0.5, 0.75], good.quantile([0.25, 0.5, 0.75]))
+    for other in (law, few):
+        with pytest.raises(ValueError, match=r"pass (q|Q)uantiles.*\(levels, y_pred\.quantile\(levels\)\)"):
+            kcalib.compare(y, {"good": good, "other": other}, metric=metric)
+    levels = few.levels
+    models = {str(k): Quantiles(levels, p.quantile(levels)) for k, p in enumerate((good, few))}
+    assert abs(kcalib.compare(y, models, metric=metric, seed=0).differences[0].difference) < 1e-12
+    kcalib.compare(y, {"good": few, "law": Quantiles(levels, law.quantile(levels))}, metric=metric)
+    with pytest.raises(ValueError, match="predict the same levels by each model|at the same levels"):
+        kcalib.compare(y, {"few": few, "other": Quantiles([0.1], good.quantile([0.1]))}, metric=metric)
+
+
+def test_log_scores_of_masses_and_densities_are_not_compared():
+    y = np.array([0.0, 1.0, 0.0, 2.0, 3.0])
+    normal, rate = Normal(np.ones(5), np.ones(5)), Poisson(np.ones(5))
+    models = {"normal": normal, "censored": Censored(normal, lower=0.0), "counts": rate}
+    for pair in itertools.combinations(models, 2):
+        with pytest.raises(ValueError, match=r"row \d has a probability under .* a density under .*; use 'crps'"):
+            kcalib.compare(y, {name: models[name] for name in pair}, metric="log_score")
+    kcalib.compare(y, models, metric="crps")
+    kcalib.compare(y + 1, {name: models[name] for name in ("normal", "censored")}, metric="log_score")
 
 
 def test_a_kernel_between_targets_is_refused():

@@ -29,7 +29,8 @@ class QuantileScores(Summarized):
 
     levels: np.ndarray  #: of the quantiles, shape (k,)
     coverage: np.ndarray  #: share of targets that are at most the quantile, shape (k,)
-    consistency_band: Band  #: pointwise limits of the coverage under calibration
+    #: pointwise limits of the coverage under calibration; NaN at levels where a target is equal to its quantile
+    consistency_band: Band
     pinball_loss: np.ndarray  #: mean loss, shape (k,): miscalibration - discrimination + uncertainty
     miscalibration: np.ndarray  #: gain by the best increasing map of the quantiles, shape (k,)
     discrimination: np.ndarray  #: gain of the mapped quantiles over one quantile for all samples, shape (k,)
@@ -50,12 +51,13 @@ class QuantileScores(Summarized):
 
     def _summary(self) -> Summary:
         shown = np.unique(np.linspace(0, len(self.levels) - 1, MOST_ROWS - 1).round().astype(int)).tolist()
+        is_tied = np.isnan(self.consistency_band.low)
         scores = (self.pinball_loss, self.miscalibration, self.discrimination, self.uncertainty)
         rows = [
             [
                 f"{self.levels[k]:.4g}",
                 f"{self.coverage[k]:.4f}",
-                f"[{self.consistency_band.low[k]:.4f}, {self.consistency_band.high[k]:.4f}]",
+                "-" if is_tied[k] else f"[{self.consistency_band.low[k]:.4f}, {self.consistency_band.high[k]:.4f}]",
                 *(f"{values[k]:.4g}" for values in scores),
             ]
             for k in shown
@@ -63,7 +65,10 @@ class QuantileScores(Summarized):
         header = ["level", "coverage", "if calibrated", "pinball", "miscalibration", "discrimination", "uncertainty"]
         title = f"QuantileScores: weighted interval score {self.weighted_interval_score:.4g}; {self.n_samples} samples"
         rest = len(self.levels) - len(shown)
-        return Summary(title, rows, [False] * len(header), header, (f"and {rest} levels between",) if rest else ())
+        notes = [f"and {rest} levels between"] if rest else []
+        if np.any(is_tied):
+            notes.append("-: targets equal their quantiles, which are all counted; see kcalib.quantile_calibration")
+        return Summary(title, rows, [False] * len(header), header, tuple(notes))
 
 
 @on_their_gpu
@@ -100,7 +105,9 @@ def quantile_scores(
     The pinball loss is decomposed as in [1]_. Isotonic regression gives the increasing function of the predicted
     quantiles with the least loss. *Miscalibration* is its gain over the predicted quantiles; *uncertainty* is the loss
     of one quantile for all samples; *discrimination* is the gain of the function over that. Miscalibration and
-    discrimination are at least 0; for calibrated models miscalibration is small, but not 0. Time O(k n log n).
+    discrimination are at least 0; for calibrated models miscalibration is small, but not 0. The coverage counts every
+    target that equals its quantile, as for rain of 0, and can then exceed the level for calibrated models: such levels
+    have no band, and `kcalib.quantile_calibration` tells whether the model is calibrated. Time O(k n log n).
 
     References
     ----------
@@ -125,6 +132,8 @@ def quantile_scores(
     quantiles = arrays.to_host(quantiles_of(data, levels))
     gaps = y[:, None] - quantiles
     losses = np.mean(_losses(gaps, levels), axis=0)
+    is_tied = np.any(gaps == 0, axis=0)
+    band = Band(*(np.where(is_tied, np.nan, limit) for limit in coverage_band(data.n, levels, confidence_level)))
     least, uncertainty = np.empty((2, len(levels)))
     for k, level in enumerate(levels.tolist()):
         best = np.quantile(y, level, method="inverted_cdf")
@@ -140,7 +149,7 @@ def quantile_scores(
     return QuantileScores(
         levels=levels,
         coverage=np.mean(gaps <= 0, axis=0),
-        consistency_band=coverage_band(data.n, levels, confidence_level),
+        consistency_band=band,
         pinball_loss=losses,
         miscalibration=losses - least,
         discrimination=np.maximum(uncertainty - least, 0.0),

@@ -128,13 +128,17 @@ def _measure_in_time(metric: MeanMetric, data: Sequence[Data], confidence_level:
     losses = [np.asarray(arrays.to_host(metric.losses(model)), dtype=np.float64) for model in data]
     weights = _weights_of(data[0])
     losses, largest = [np.where(weights > 0, values, 0.0) for values in losses], _range_of(metric, data)
+    weighting = ""
 
     def estimate(values: np.ndarray, resolution: float) -> Estimate:
+        nonlocal weighting
         n, mean = len(values), float(np.average(values, weights=weights))
         deviations = weights / np.mean(weights) * (values - mean)
         products = np.array([deviations[k:] @ deviations[: n - k] for k in range(reach)]) / n
         spread = 2 * np.sum(products) - products[0]
         if spread <= ROUNDINGS * EPSILON * products[0]:
+            if products[0] > 0:
+                weighting = "; Bartlett's weights where the variance would be negative"
             spread = 2 * (1 - np.arange(reach) / reach) @ products - products[0]
         correction = (n + 1 - 2 * reach + reach * (reach - 1) / n) / n
         error = math.sqrt(max(0.0, spread) / (n * correction))
@@ -145,7 +149,8 @@ def _measure_in_time(metric: MeanMetric, data: Sequence[Data], confidence_level:
         values=[replace(estimate(values, 0.0), pvalue=math.nan) for values in losses],
         differences=[estimate(a - b, resolution) for a, b in itertools.combinations(losses, 2)],
         estimator="mean" if data[0].sample_weight is None else "weighted mean",
-        intervals=f"t, paired, by autocovariances up to lag {reach - 1} (Diebold and Mariano, Harvey's correction)",
+        intervals=f"t, paired, by autocovariances up to lag {reach - 1} (Diebold and Mariano, Harvey's correction)"
+        + weighting,
     )
 
 

@@ -22,8 +22,10 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._pairs import statistics
+from kcalib.distributions import Quantiles
+from kcalib.distributions.wrappers import Wrapper
 from kcalib.estimators.forecasts.crps import check_fair, crps_values, has_members
-from kcalib.estimators.forecasts.quantities import has_density, quantiles_of
+from kcalib.estimators.forecasts.quantities import event_of, has_density, quantiles_of
 from kcalib.estimators.forecasts.scores import finite_log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals
 from kcalib.inference.metrics import certainty
@@ -156,6 +158,7 @@ class CRPS(MeanMetric):
     def check_models(self, models: Sequence[Any]) -> None:
         if self.fair and not any(not model.has_classes and has_members(model) for model in models):
             raise OptionError("fair", "is for Samples, and no model predicts these; leave it out")
+        _check_levels([model.prediction for model in models])
 
     def losses(self, model: Forecasts) -> Array:
         return crps_values(model, fair=self.fair and has_members(model))
@@ -171,11 +174,51 @@ class LogScore(MeanMetric):
     name: ClassVar[str] = "log_score"
     kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
 
+    def check_models(self, models: Sequence[Any]) -> None:
+        has_mass = [_has_mass(model) for model in models]
+        for model, other in zip(models[1:], has_mass[1:], strict=True):
+            for i in np.flatnonzero(other != has_mass[0])[:1]:
+                discrete, continuous = (model, models[0]) if other[i] else (models[0], model)
+                raise OptionError(
+                    "metric",
+                    f"is 'log_score', but the target of row {i} has a probability under "
+                    f"{type(discrete.prediction).__name__} and a density under "
+                    f"{type(continuous.prediction).__name__}, which are not comparable; use 'crps'",
+                )
+
     def losses(self, model: Forecasts) -> Array:
         return finite_log_score_values(model)
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         return _scores(data, self.losses, np.negative, confidence_level, ConfidenceInterval(-math.inf, math.inf))
+
+
+def _check_levels(predictions: Sequence[Any]) -> None:
+    """Refuse quantiles with distributions or quantiles of other levels: their CRPS is a score at their levels."""
+    levels = [tuple(p.scored_levels.tolist()) if isinstance(p, Quantiles) else () for p in predictions]
+    for prediction, of_prediction in zip(predictions[1:], levels[1:], strict=True):
+        if of_prediction != levels[0]:
+            common = set.intersection(*(set(own) for own in levels if own))
+            remedy = f"pass Quantiles(levels, y_pred.quantile(levels)) of each model, levels = {sorted(common)}"
+            raise OptionError(
+                "metric",
+                f"is 'crps', but `y_preds` are {_name(predictions[0])} and {_name(prediction)}, whose scores are not "
+                f"comparable; {remedy if common else 'predict the same levels by each model'}",
+            )
+
+
+def _name(prediction: Any) -> str:
+    levels = f" at the levels {prediction.levels.tolist()}" if isinstance(prediction, Quantiles) else ""
+    return type(prediction).__name__ + levels
+
+
+def _has_mass(model: Forecasts) -> np.ndarray:
+    """Return whether each target has positive probability under the prediction, shape (n,)."""
+    prediction: Any = model.prediction
+    if prediction.support == "count" or not isinstance(prediction, Wrapper):
+        return np.full(model.n, prediction.support == "count")
+    y = event_of(model)
+    return np.asarray(arrays.to_host(prediction.cdf(y) > prediction.cdf_left(y)))
 
 
 def _crps_by_count(log_p: Array) -> Array:

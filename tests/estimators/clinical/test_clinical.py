@@ -305,6 +305,24 @@ class TestEvaluate:
             assert sum(line.startswith(row) for line in str(result).splitlines()) == 1
         assert kcalib.evaluate(y, p).metrics is None
 
+    @pytest.mark.parametrize(
+        ("y", "p", "missing"),
+        [
+            (np.zeros(12), P, ["logistic_recalibration"]),
+            (Y, np.where(P == 0.9, 1.0, P), ["logistic_recalibration"]),
+            (np.zeros(12), np.zeros(12), ["logistic_recalibration", "observed_expected_ratio"]),
+        ],
+    )
+    def test_undefined_numbers_leave_the_others(self, y, p, missing):
+        result = kcalib.evaluate(y, p, metrics="clinical", classes=[0, 1], seed=0)
+        undefined = [name for name, value in result.metrics.items() if value is None]
+        assert undefined == list(result.undefined) and undefined[: len(missing)] == missing
+        lines = str(result).splitlines()
+        assert any(line.split() == ["logistic_recalibration", "-"] for line in lines)
+        assert result.undefined["logistic_recalibration"][:20] in str(result)
+        if "observed_expected_ratio" not in missing:
+            assert result.metrics["observed_expected_ratio"] == kcalib.observed_expected_ratio.result(y, p)
+
     def test_some_of_each_class(self):
         rng = np.random.default_rng(0)
         p = rng.dirichlet(np.ones(3), size=100)

@@ -154,7 +154,8 @@ class CalibrationTestResult(Computed):
     #: "draws"; for p-values too small for draws "tilted draws", "law" or "bound" ("cme": "law"); None without draws
     pvalue_from: str | None = None
     blocks: tuple[TestBlock, ...] | None = None  #: the statistics that "adaptive" combines
-    finding: str | None = None  #: of the most significant of `blocks`
+    #: direction of the most significant of `blocks`, also if it is not significant: evidence only if `pvalue` is small
+    finding: str | None = None
     #: draws of `statistic` under calibration, in float32: minimum, 39 quantiles, maximum; None without draws
     null_quantiles: tuple[float, ...] | None = field(default=None, repr=False)
     estimator: str  #: estimator of `estimate`

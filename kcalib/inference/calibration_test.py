@@ -103,7 +103,7 @@ def calibration_test(
     method : str or one of `kcalib.methods`
         The test, see the table in the Notes: a name, with the default options of the method, or an object with options,
         such as ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "adaptive" detects the errors that models usually have,
-        and names them in ``result.finding`` and ``result.blocks``.
+        and names them in ``result.finding`` and ``result.blocks``; these mean something only if the p-value is small.
     seed : int, optional
         Seed of draws, random features, and the order in which "block" and "linear" form blocks. By default a seed is
         drawn; the result reports it. "spectrum", "pearson", "gamma" and all bandwidths are deterministic.

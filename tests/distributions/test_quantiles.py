@@ -160,11 +160,11 @@ def test_scores_of_targets_at_quantiles_by_hand():
 def test_ties_have_no_band():
     """Dry days count as covered, so the coverage of a calibrated model exceeds the level."""
     rng = np.random.default_rng(0)
-    model = Censored(Normal(rng.normal(size=400), np.ones(400)), lower=0.0)
+    model = Censored(Normal(rng.uniform(0, 1, size=400), np.ones(400)), lower=0.0)
     levels = [0.1, 0.999]
     y = np.append(model.sample(1, seed=1)[:-1, 0], 1.0)
     scores = kcalib.quantile_scores(y, Quantiles(levels, model.quantile(levels)))
-    assert scores.coverage[0] > 0.4 and np.isnan(scores.consistency_band.low).tolist() == [True, False]
+    assert scores.coverage[0] > 0.25 and np.isnan(scores.consistency_band.low).tolist() == [True, False]
     assert "see kcalib.quantile_calibration" in str(scores)
     curve = kcalib.quantile_calibration(y, model, levels=levels)
     assert abs(curve.coverage[0] - 0.1) < 0.06

@@ -541,3 +541,12 @@ def test_limit_law_goes_on_where_a_kernel_alone_sees_the_error():
     result = kcalib.calibration_test(y, p, method=Adaptive(n_resamples=199), seed=0)
     assert result.pvalue_from == "law" and result.pvalue < 1e-3
     assert result.finding == "an error that only the kernel sees" and "'fine kernel' (approximate)" in result.null_law
+
+
+@pytest.mark.parametrize(("factor", "finding"), [(0.3, "too often"), (3.0, "too rarely")])
+def test_rare_events_are_predicted_too_often_or_too_rarely(factor, finding):
+    """Their temperature would be under-confident or over-confident, which reads as the opposite."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(1, 60, size=5000)
+    result = kcalib.calibration_test(rng.uniform(size=5000) < factor * p, p, seed=0)
+    assert result.pvalue < 0.01 and result.finding == f"class 1 predicted {finding}"

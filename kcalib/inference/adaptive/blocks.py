@@ -296,6 +296,11 @@ class Words:
     def of(cls, data: Classification) -> Words:
         return cls(tuple(data.class_names), data.lens.has_confidence)
 
+    @property
+    def has_event(self) -> bool:
+        """Return whether there are two classes, whose second one is an event with a probability."""
+        return len(self.names) == 2 and not self.has_confidence
+
     def describe_temperature(self, score: float) -> str:
         """Describe a sum of centred log probabilities."""
         if self.has_confidence:

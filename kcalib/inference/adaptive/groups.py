@@ -44,7 +44,9 @@ class GroupCalibration(Summarized):
 
     group: str  #: the groupings and their values: "sex=f" or "sex=f, age=old"
     n_samples: int  #: samples of the group
-    gap: float  #: mean probability minus share of labels: of the second of two classes, else of the most probable one
+    #: mean probability minus share of labels: of the second of two classes, else of the most probable one. Above 0 the
+    #: class is predicted too often. "over-confident" is about probabilities too far from even ones, at either sign
+    gap: float
     confidence_interval: ConfidenceInterval  #: of the gap, for this group by itself
     pvalue: float  #: of the hypothesis that the model is calibrated for this group alone
     pvalue_adjusted: float  #: the family-wise p-value over all groups
@@ -77,7 +79,12 @@ class WorstGroups(Computed):
             finding = group.finding if group.pvalue_adjusted <= self.level else ""
             pvalues = (format_pvalue(group.pvalue), format_pvalue(group.pvalue_adjusted))
             rows.append([group.group, *numbers, *pvalues, finding])
-        notes = (f"{len(self.groups)} groups, {self.n_left_out} of fewer than {self.min_size} samples left out",)
+        of_class = "class 1" if self.n_classes == 2 else "the most probable class"
+        notes = (
+            f"{len(self.groups)} groups, {self.n_left_out} of fewer than {self.min_size} samples left out",
+            f"gap: mean probability minus share of {of_class}; above 0 it is predicted too often. A finding of "
+            "over-confidence is about probabilities too far from even ones, whatever the sign of the gap",
+        )
         return Summary("WorstGroups", rows, [True, False, False, False, False, False, True], notes=notes)
 
 

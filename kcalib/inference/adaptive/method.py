@@ -19,7 +19,7 @@ import kcalib.inference.adaptive.forecast_blocks  # noqa: F401 - registers the b
 from kcalib._backend.options import check_integer
 from kcalib._input.labels import Classification
 from kcalib._packing.features import check_columns
-from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, null_blocks
+from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, Words, null_blocks
 from kcalib.inference.adaptive.clusters import flip_clusters
 from kcalib.inference.adaptive.sheets import given_blocks
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
@@ -120,14 +120,18 @@ class Adaptive(CalibrationMethod):
             flips, estimate = flip_clusters(task, *options)
             blocks, (draws, left_out) = flips.blocks, flips.describe()
         bandwidth = task.packed.bandwidth if task.data.has_classes else None
-        ranked = rank_blocks(blocks, bandwidth, draws, left_out)
+        has_event = task.data.has_classes and Words.of(cast(Classification, task.data)).has_event
+        ranked = rank_blocks(blocks, bandwidth, draws, left_out, has_event=has_event)
         return task.result(method=self.name, seed=seed, **ranked, **estimate)
 
 
-def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_out: str = "") -> dict[str, Any]:
+def rank_blocks(
+    blocks: list[Block], bandwidth: float | None, draws: str, left_out: str = "", *, has_event: bool = False
+) -> dict[str, Any]:
     """Return the fields of the result from blocks with the same draws.
 
-    `bandwidth` is of the SKCE that is reported; `draws` and `left_out` describe draws and missing blocks.
+    `bandwidth` is of the SKCE that is reported; `draws` and `left_out` describe draws and missing blocks. For an event
+    the finding prefers "too often" or "too rarely" to the temperature, see `_is_mainly_share`.
     """
     n_draws = len(blocks[0].statistics) - 1
     pvalues = np.stack([approximate_pvalues(block.statistics) for block in blocks])
@@ -164,6 +168,9 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
                 log_pvalue, pvalue_from, finding = float(laws[smallest]), "law", blocks[smallest].finding()
                 pvalue = math.exp(log_pvalue)
                 null_law += f"; beyond them the limit law of the block {blocks[smallest].name!r} (approximate)"
+    findings = {block.name: block.finding for block in reported}
+    if has_event and finding == findings.get("temperature") and _is_mainly_share(reported):
+        finding = findings["bias"]
     quantiles = np.quantile(-np.log(combined[1:]), np.linspace(0, 1, N_QUANTILES))
     return {
         "statistic": -math.log(combined[0]),
@@ -236,6 +243,16 @@ def _report(block: Block, approximate_pvalue: float) -> TestBlock:
         approximate_pvalue=float(approximate_pvalue),
         finding=block.finding(),
     )
+
+
+def _is_mainly_share(blocks: tuple[TestBlock, ...]) -> bool:
+    """Return whether the share of an event is significant, with at least half the log p-value of the first block.
+
+    The temperature of rare events that are predicted too often is "under-confident", which nobody would call it.
+    """
+    pvalues = {block.name: block.approximate_pvalue for block in blocks}
+    share = pvalues.get("bias", 1.0)
+    return share <= SIGNIFICANT / len(blocks) and math.log(share) <= math.log(min(pvalues.values())) / 2
 
 
 def _choose_finding(blocks: tuple[TestBlock, ...]) -> str:

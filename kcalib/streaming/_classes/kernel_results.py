@@ -316,7 +316,9 @@ class KernelResults(ABC):
     def make_cluster_fields(self, flipped: FlippedBlocks) -> dict[str, Any]:
         """Return the fields of the test for samples in clusters."""
         bandwidth = self.problem.packed.bandwidth if self.problem.data.has_classes else None
-        return {"method": Adaptive.name, **rank_blocks(flipped.blocks, bandwidth, *flipped.describe())}
+        has_event = self.problem.data.has_classes and Words.of(self.problem.data).has_event
+        ranked = rank_blocks(flipped.blocks, bandwidth, *flipped.describe(), has_event=has_event)
+        return {"method": Adaptive.name, **ranked}
 
     def combine_with_law(self, ranked: dict[str, Any]) -> dict[str, Any]:
         """Combine the fields with a kernel block without draws, by Bonferroni's inequality."""
@@ -496,7 +498,12 @@ class LabelResults(KernelResults):
         ]
         ranked = {
             "method": Adaptive.name,
-            **rank_blocks(blocks, self.problem.packed.bandwidth, "draws of the labels from the predictions"),
+            **rank_blocks(
+                blocks,
+                self.problem.packed.bandwidth,
+                "draws of the labels from the predictions",
+                has_event=Words.of(totals.sample).has_event,
+            ),
         }
         return ranked if totals.kernel_statistics else self.combine_with_law(ranked)
 

@@ -167,7 +167,9 @@ def test_diebold_mariano_by_hand(horizon, weighted):
 def test_a_variance_that_is_not_positive_has_bartlett_weights():
     p = np.tile([0.2, 0.4], 20)  # differences alternate, so that the autocovariance of lag 1 is minus the variance
     y, models = np.zeros(40, dtype=int), {"a": p, "b": p[::-1]}
-    d = kcalib.compare(y, models, metric="brier_score", time_blocks=2).differences[0]
+    result = kcalib.compare(y, models, metric="brier_score", time_blocks=2)
+    assert result.intervals.endswith("Bartlett's weights where the variance would be negative")
+    d = result.differences[0]
     assert d.standard_error == pytest.approx(0.12 * np.sqrt((1 - 39 / 40) / (40 - 3 + 2 / 40)), rel=1e-9)
     d = kcalib.compare(y, {"a": np.full(40, 0.2), "b": np.full(40, 0.4)}, metric="brier_score", time_blocks=10)
     assert d.differences[0].pvalue == 1  # 4 blocks may all miss a share of 0.11, whose differences are 1: 2 * 0.89**4

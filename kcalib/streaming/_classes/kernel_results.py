@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -315,8 +315,9 @@ class KernelResults(ABC):
 
     def make_cluster_fields(self, flipped: FlippedBlocks) -> dict[str, Any]:
         """Return the fields of the test for samples in clusters."""
-        bandwidth = self.problem.packed.bandwidth if self.problem.data.has_classes else None
-        has_event = self.problem.data.has_classes and Words.of(self.problem.data).has_event
+        data = self.problem.data
+        bandwidth = self.problem.packed.bandwidth if data.has_classes else None
+        has_event = data.has_classes and Words.of(cast("Any", data)).has_event
         ranked = rank_blocks(flipped.blocks, bandwidth, *flipped.describe(), has_event=has_event)
         return {"method": Adaptive.name, **ranked}
 

@@ -285,9 +285,9 @@ def test_a_single_column_is_named_after_its_class(tmp_path: Path, capsys: pytest
         rows = [f"{q},{labels[y]}" for q, y in zip(Q, Y, strict=True)]
         (tmp_path / f"{name}.csv").write_text("\n".join([f"prob_{name},label", *rows]) + "\n")
     assert main(["evaluate", str(tmp_path / "spam.csv"), str(tmp_path / "yes.csv")]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     for name in ("spam", "yes"):
-        assert f"{name}: two classes: the second column, or the only one, is the probability of {name}\n" in shown
+        assert f"{name}: two classes: the second column, or the only one, is the probability of {name} " in shown
 
 
 def test_labels_in_a_file_of_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

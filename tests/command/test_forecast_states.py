@@ -165,7 +165,7 @@ def test_what_does_not_go_together(capsys):
     assert "holds 2 classes, but reg.npz holds Normal distributions; name another file" in error_of(
         capsys, "update", "new.kcalib", "reg.npz", "--bandwidth-of", "classes.npz"
     )
-    assert "of vectors of 2 entries, and --plot" in error_of(
+    assert "of vectors of 2 entries, but --plot" in error_of(
         capsys, "evaluate", "vectors.npz", "--stream", "--plot", "x.png"
     )
     message = error_of(capsys, "evaluate", "full.npz", "--stream")

@@ -181,7 +181,7 @@ def test_what_does_not_go_together(capsys):
     ran("update", "same.kcalib", "same.npz", "--bandwidth-of", "reg.npz")
     ran("evaluate", "dry.npz")
     for command in (("evaluate", "--stream", "reg.npz", "classes.npz"), ("show", "n.kcalib", "c.kcalib")):
-        assert "--csv prints one table: evaluate the files of each kind" in error_of(capsys, *command, "--csv")
+        assert "--csv prints one table; evaluate the files of each kind" in error_of(capsys, *command, "--csv")
     ran("compare", "--stream", "reg.npz", "counts.npz", code=1)
     assert "reg.npz: holds predicted distributions, which are not compared in chunks" in capsys.readouterr().err
     assert "--std goes with --mean, not with --rate" in usage_error(

@@ -54,7 +54,7 @@ def as_array(value: Any, name: str) -> Array:
         raise ValueError(f"`{name}` is not a rectangular array: {error}; give every row the same length") from None
     except (TypeError, RuntimeError) as error:  # arrays on GPUs, or tensors in a list that require gradients
         remedy = "convert it first"
-        if isinstance(error, RuntimeError):
+        if "requires grad" in str(error):
             remedy = f"pass torch.cat({name}).detach()"
         elif isinstance(value, (list, tuple)):
             remedy = "for a list of arrays on a GPU stack these there, such as by torch.stack or cupy.stack"

@@ -298,7 +298,7 @@ class Words:
 
     @property
     def has_event(self) -> bool:
-        """Return whether there are two classes, whose second one is an event with a probability."""
+        """Return whether there are two classes, the second of which is an event."""
         return len(self.names) == 2 and not self.has_confidence
 
     def describe_temperature(self, score: float) -> str:
